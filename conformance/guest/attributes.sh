@@ -38,10 +38,10 @@ else
   has d/heir '^A::1000:'
   # The server refuses what POSIX cannot express, and changes nothing.
   nfs4_getfacl f >/run/before
-  if nfs4_setfacl -a U:S:EVERYONE@:r f 2>/dev/null; then fail 'an audit entry is taken'; fi
-  if nfs4_setfacl -a A:n:1000:r d 2>/dev/null; then fail 'a flag that POSIX has not is taken'; fi
-  if nfs4_setfacl -a D::EVERYONE@:t f 2>/dev/null; then fail 'attributes are hidden from nobody'; fi
-  nfs4_getfacl f | cmp - /run/before || fail 'what was refused was done'
+  if nfs4_setfacl -a U:S:EVERYONE@:r f 2>/dev/null; then fail 'an audit entry is accepted'; fi
+  if nfs4_setfacl -a A:n:1000:r d 2>/dev/null; then fail 'a flag that POSIX lacks is accepted'; fi
+  if nfs4_setfacl -a D::EVERYONE@:t f 2>/dev/null; then fail 'an ACE that denies reading attributes is accepted'; fi
+  nfs4_getfacl f | cmp - /run/before || fail 'a refused change took effect'
   # The umask applies except where an ACL is inherited.
   (cd "$M/native"; umask 027; echo x >with/made; mkdir with/sub; echo x >without/made; mkdir without/sub)
 fi

@@ -29,7 +29,7 @@ sync; sleep 1; printf 'other' >"$dir/local"; sync
 for i in $(seq 40); do sleep 0.5; [[ $(cat "$M/local") == other ]] && break; done
 [[ $(cat "$M/local") == other ]] || fail 'a local change is not seen'
 
-# Writers that open again and again, and somebody who reads what they wrote.
+# Two writers that open the file repeatedly; each reads what the other wrote.
 for i in 1 2 3 4 5 6 7 8; do echo "line $i" >>"$M/write"; done
 [[ $(tail -1 "$N/write") == 'line 8' && $(wc -l <"$N/write") == 8 ]] || fail "NFSv3 reads $(cat "$N/write")"
 echo 'line 9' >>"$N/write"

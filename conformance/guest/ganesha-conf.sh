@@ -12,10 +12,11 @@ EXPORT {
 END
 }
 
-# ganesha_answers WEIR DIR: waits until the server answers.
+# ganesha_answers WEIR DIR: waits until the server answers; shows its log if it does not.
 ganesha_answers() {
   for _ in $(seq 100); do
     "$1" ls -o soft,retrans=0,timeo=10 "nfs://127.0.0.1$2/export" >/dev/null 2>&1 && return
     sleep 0.2
   done
+  tail -n 20 "$2/ganesha.log" >&2; echo "nfs-ganesha does not answer" >&2; exit 1
 }

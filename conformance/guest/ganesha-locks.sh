@@ -4,8 +4,9 @@
 set -euo pipefail
 part=$1 weir=$2 dir=$3 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/ganesha-conf.sh"
+source "$here/port-mapper.sh"
 mount -t tmpfs none /run
-mkdir -p /run/rpcbind /run/netns
+mkdir -p /run/netns
 mount -t tmpfs tmpfs /var/lib/nfs
 mkdir -p /var/lib/nfs/sm /var/lib/nfs/sm.bak
 chown -R statd /var/lib/nfs 2>/dev/null || true
@@ -15,17 +16,14 @@ ip link add name server type veth peer name client netns client
 ip addr add 192.0.2.1/24 dev server; ip link set server up
 ip -n client addr add 192.0.2.2/24 dev client; ip -n client link set client up; ip -n client link set lo up
 ganesha_conf "$dir" 'Enable_NLM = true;' 'Lease_Lifetime = 10; Grace_Period = 15;'
-# registered SERVICE: waits until the port mapper knows it; a service that starts before the port mapper fails at once.
-registered() { for _ in $(seq 100); do rpcinfo -p 2>/dev/null | grep -qw "$1" && return; sleep 0.1; done; echo "no $1"; exit 1; }
-rpcbind -w -f & mapper=$!
-registered portmapper
+port_mapper
 rpc.statd --no-notify -F & monitor=$!
 registered status
 start() { ganesha.nfsd -F -L "$dir/ganesha.log" -f "$dir/ganesha.conf" -p "$dir/ganesha.pid" & server=$!; }
 start
 trap 'kill -9 $server; kill $mapper $monitor; wait' EXIT
 ip netns exec client unshare -m bash -c "
-  mount -t tmpfs none /run; mkdir /run/rpcbind; rpcbind -w -f & mapper=\$!; trap 'kill \$mapper' EXIT
+  source $here/port-mapper.sh; mount -t tmpfs none /run; port_mapper; trap 'kill \$mapper' EXIT
   for _ in \$(seq 150); do
     $weir ls -o soft,retrans=0,timeo=20,vers=4.2 nfs://192.0.2.1$dir/export >/dev/null 2>&1 && break; sleep 0.2
   done

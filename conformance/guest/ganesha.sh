@@ -6,8 +6,9 @@ weir=$1 files=$2 dir=$3
 ip link set lo up
 mount -t tmpfs none /run
 source "$(dirname "${BASH_SOURCE[0]}")/ganesha-conf.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/port-mapper.sh"
 ganesha_conf "$dir" 'Enable_NLM = false;' 'Graceless = true;'
-rpcbind -w -f & mapper=$!
+port_mapper
 ganesha.nfsd -F -L "$dir/ganesha.log" -f "$dir/ganesha.conf" -p "$dir/ganesha.pid" & server=$!
 trap 'kill $server $mapper; wait' EXIT
 ganesha_answers "$weir" "$dir"

@@ -1,6 +1,6 @@
 # power-cut.sh WEIR TOOL FS CUTS OPERATIONS SEED [SERVE_OPTION...]: a load on a server whose disk logs its
-# writes, and what is left of it when the power is cut at CUTS places. /dev/ubda is the disk, /dev/ubdb its log,
-# /dev/ubdc the disk after a cut.
+# writes, and what is left of it when the power is cut at CUTS places, up to the first that loses something.
+# /dev/ubda is the disk, /dev/ubdb its log, /dev/ubdc the disk after a cut.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 weir=$1 tool=$2 fs=$3 cuts=$4 operations=$5 seed=$6
 shift 6
@@ -72,6 +72,7 @@ while read -r cut; do
   "$tool" check /dev/ubdb $journal "$cut" $disk/export $server || { cat /run/logs/cut; echo "state directory: $state"; failed=1; }
   stop
   umount $disk; dmsetup remove cut; losetup -d "$changes"
+  [[ -z ${failed-} ]] || break
   fallocate -p -o 0 -l 64M /run/changes
 done </run/cuts
 ((count)) || fail 'there was no cut'

@@ -51,5 +51,14 @@ fn check(root: &Path) -> ExitCode {
             }
         }
     }
+    match rules::count(root) {
+        Ok((comments, lines)) => println!(
+            "checked {comments} lines of comments, and {lines} lines of documents and scripts"
+        ),
+        Err(error) => {
+            failed = true;
+            println!("FAIL  lines cannot be counted: {error:#}");
+        }
+    }
     ExitCode::from(u8::from(failed))
 }

@@ -30,18 +30,11 @@ pub(crate) struct Crate {
     pub(crate) modules: BTreeMap<ModulePath, Module>,
 }
 
-impl Crate {
-    /// Files below `src` that are part of no module.
-    pub(crate) fn unreachable(&self, root: &Path) -> Result<Vec<PathBuf>> {
-        let mut unreachable = Vec::new();
-        for source in crate::tree::sources(root)? {
-            let inside = source.path.starts_with(self.dir.join("src"));
-            if inside && !self.modules.values().any(|module| module.file == source.path) {
-                unreachable.push(source.path);
-            }
-        }
-        Ok(unreachable)
-    }
+/// The files that a target is made of, given its root, below the root of the workspace.
+pub(crate) fn files(root: &Path, top: &Path) -> Result<BTreeSet<PathBuf>> {
+    let mut modules = BTreeMap::new();
+    read(root, top, &[], false, &mut modules)?;
+    Ok(modules.into_values().map(|module| module.file).collect())
 }
 
 /// Every crate of `crates/`.
@@ -79,9 +72,8 @@ fn read(
     let syntax = syn::parse_file(&text).with_context(|| format!("{shown}"))?;
     let mut collector = Collector { module: path.to_vec(), ..Collector::default() };
     collector.visit_file(&syntax);
-    // `a.rs` and `a/mod.rs` have their children in `a/`, the crate's root beside itself.
-    let stem = file.file_stem().unwrap_or_default();
-    let beside = matches!(stem.to_str(), Some("mod" | "lib" | "main"));
+    // `a.rs` and `a/mod.rs` have their children in `a/`, a target's root beside itself.
+    let beside = path.is_empty() || file.file_stem().is_some_and(|stem| stem == "mod");
     let folder = if beside { file.with_file_name("") } else { file.with_extension("") };
     for (name, child_is_test) in collector.children {
         let flat = folder.join(format!("{name}.rs"));

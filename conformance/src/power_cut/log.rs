@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_log_is_refused() {
+    fn invalid_logs_are_refused() {
         let file = tempfile::tempfile().unwrap();
         assert!(Log::open(file.try_clone().unwrap()).is_err());
         file.set_len(1 << 20).unwrap();

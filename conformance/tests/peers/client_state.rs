@@ -49,14 +49,14 @@ fn ganesha(part: &str) -> Option<String> {
 }
 
 #[test]
-fn locks_at_ganesha_keep_each_other_out() {
+fn locks_at_ganesha_conflict() {
     if let Some(text) = ganesha("rules") {
         is_called(&text);
     }
 }
 
 #[test]
-fn locks_at_ganesha_live_through_its_restart() {
+fn locks_at_ganesha_survive_its_restart() {
     ganesha("restart");
 }
 
@@ -98,13 +98,13 @@ fn knfsd(part: &str) {
 }
 
 #[test]
-fn locks_at_knfsd_keep_each_other_out() {
+fn locks_at_knfsd_conflict() {
     // Linux 6.12 sends no CB_NOTIFY_LOCK: it answers that it may, and forgets the waiter at once.
     knfsd("rules");
 }
 
 #[test]
-fn locks_at_knfsd_live_through_its_restart() {
+fn locks_at_knfsd_survive_its_restart() {
     knfsd("restart");
 }
 
@@ -129,7 +129,7 @@ fn knfsd_delegates_files_and_recalls_them() {
 }
 
 #[test]
-fn knfsd_keeps_nothing_of_a_client_that_has_ended() {
+fn an_ended_client_leaves_no_state_at_knfsd() {
     let script = conformance::workspace().join(SCRIPTS).join("client-leftovers.sh");
     let (script, weir) = (script.display(), weir().display());
     let client = |at: &str| format!("bash {script} {weir} 192.0.2.2 {at}");
@@ -157,7 +157,7 @@ fn client_test(name: &str) -> PathBuf {
 }
 
 #[test]
-fn locks_at_weir_keep_each_other_out() {
+fn locks_at_weir_conflict() {
     let dir = scratch();
     let export = dir.path().join("export");
     std::fs::create_dir(&export).unwrap();

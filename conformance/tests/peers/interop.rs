@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
 
 #[test]
-fn trees_go_to_ganesha_and_back() {
+fn trees_round_trip_through_ganesha() {
     for needed in ["ganesha.nfsd", "rpcbind", "unshare", "ip"] {
         if program(needed).is_none() {
             return skip(format!("nfs-ganesha as a peer needs {needed}"));
@@ -37,7 +37,7 @@ fn trees_go_to_ganesha_and_back() {
 }
 
 #[test]
-fn trees_go_to_knfsd_and_back() {
+fn trees_round_trip_through_knfsd() {
     let Some(guest) = Guest::find() else { return };
     for needed in ["exportfs", "rpcbind", "mkfs.ext4"] {
         if program(needed).is_none() {

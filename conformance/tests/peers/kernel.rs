@@ -95,7 +95,7 @@ fn holes_do_not_cross_the_wire_to_the_linux_client() {
 }
 
 #[test]
-fn what_fsync_acknowledged_survives_the_servers_end() {
+fn data_acknowledged_by_fsync_survives_sigkill_of_the_server() {
     let Some(guest) = Guest::find() else { return };
     for vers in VERSIONS {
         let dir = scratch();
@@ -122,7 +122,7 @@ fn killable(export: &Path, options: &str) -> String {
 }
 
 #[test]
-fn a_client_that_is_cut_off_loses_its_locks_to_another_and_writes_no_more() {
+fn a_partitioned_client_loses_its_locks_and_stops_writing() {
     let Some(guest) = Guest::find() else { return };
     for (held_by, taken_by) in [("4.0", "4.2"), ("4.1", "4.0"), ("4.2", "4.1")] {
         let dir = scratch();
@@ -136,7 +136,7 @@ fn a_client_that_is_cut_off_loses_its_locks_to_another_and_writes_no_more() {
 }
 
 #[test]
-fn owners_that_were_forgotten_confirm_their_next_open() {
+fn forgotten_owners_confirm_their_next_open() {
     let Some(guest) = Guest::find() else { return };
     let dir = scratch();
     let export = dir.path().join("export");
@@ -146,7 +146,7 @@ fn owners_that_were_forgotten_confirm_their_next_open() {
 }
 
 #[test]
-fn fsx_finds_nothing_through_the_linux_client() {
+fn fsx_passes_through_the_linux_client() {
     let Some(fsx) = conformance::program("fsx") else {
         return conformance::skip("fsx is not installed (cargo install fsx)");
     };
@@ -223,7 +223,7 @@ fn compare(files: &Path, copies: &Path, blocks: bool) {
 }
 
 #[test]
-fn delegations_are_given_and_recalled() {
+fn delegations_are_granted_and_recalled() {
     let Some(guest) = Guest::find() else { return };
     for vers in ["4.0", "4.1", "4.2"] {
         let dir = scratch();
@@ -239,7 +239,7 @@ fn delegations_are_given_and_recalled() {
 /// Files written under a delegation take no OPEN, CLOSE or GETATTR; if times are delegated, none of
 /// them is set at the server before the delegation is returned.
 #[test]
-fn a_write_delegation_stands_for_the_opens_of_the_linux_client() {
+fn the_linux_client_opens_locally_under_a_write_delegation() {
     let Some(guest) = Guest::find() else { return };
     for times in ["off", "on"] {
         let dir = scratch();
@@ -264,7 +264,7 @@ fn a_write_delegation_stands_for_the_opens_of_the_linux_client() {
 }
 
 #[test]
-fn a_server_that_is_killed_does_not_wait_for_who_unmounted() {
+fn a_restarted_server_does_not_wait_for_unmounted_clients() {
     let Some(guest) = Guest::find() else { return };
     let dir = scratch();
     let export = dir.path().join("export");
@@ -274,7 +274,7 @@ fn a_server_that_is_killed_does_not_wait_for_who_unmounted() {
 }
 
 #[test]
-fn long_files_are_copied_by_the_server() {
+fn long_copies_run_at_the_server() {
     let Some(guest) = Guest::find() else { return };
     let dir = scratch();
     let export = dir.path().join("export");

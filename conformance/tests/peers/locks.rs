@@ -46,18 +46,18 @@ fn run(part: &str, args: &[&str]) {
 }
 
 #[test]
-fn locks_over_v3_and_v4_keep_each_other_out() {
+fn locks_over_v3_and_v4_conflict() {
     run("rules", &[]);
 }
 
 #[test]
-fn locks_are_reclaimed_when_the_server_was_killed() {
+fn locks_are_reclaimed_after_sigkill_of_the_server() {
     run("restart", &[]);
 }
 
 /// With `WEIR_LONG=1`, one minute for each pair.
 #[test]
-fn nothing_is_lost_that_two_mounts_count_under_locks() {
+fn two_mounts_count_under_locks_without_loss() {
     let long = std::env::var_os("WEIR_LONG").is_some_and(|v| !v.is_empty());
     let seconds = if long { "60" } else { "6" };
     for (vers, other) in [("3", "4.2"), ("4.0", "4.1"), ("4.2", "4.0")] {
@@ -66,6 +66,6 @@ fn nothing_is_lost_that_two_mounts_count_under_locks() {
 }
 
 #[test]
-fn who_waits_is_woken_and_who_would_wait_for_ever_is_told() {
+fn waiters_are_woken_and_deadlocks_reported() {
     run("waits", &[]);
 }

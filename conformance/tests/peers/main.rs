@@ -8,6 +8,7 @@ mod client_state;
 mod exports;
 mod interop;
 mod kernel;
+mod kills;
 mod libnfs;
 mod locks;
 mod pjdfstest;

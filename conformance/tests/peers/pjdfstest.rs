@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 #[test]
-fn pjdfstest_fails_only_where_the_file_system_does() {
+fn pjdfstest_fails_only_where_the_local_file_system_does() {
     let Some(suite) = program("pjdfstest") else {
         return skip("pjdfstest is not installed (cargo install pjdfstest)");
     };

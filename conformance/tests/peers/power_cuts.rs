@@ -65,6 +65,7 @@ fn a_power_cut_loses_nothing_acknowledged_on_btrfs() {
 /// The suite finds names lost by a server that may lose them.
 #[test]
 fn a_power_cut_shows_what_a_relaxed_export_loses() {
-    let Some((ok, text)) = cut("xfs", 10, &["--durability", "relaxed"]) else { return };
+    // One cut in four shows a loss, and the first that does is the last.
+    let Some((ok, text)) = cut("xfs", 200, &["--durability", "relaxed"]) else { return };
     assert!(!ok && text.contains("LOST at"), "{text}");
 }

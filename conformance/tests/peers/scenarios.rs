@@ -76,7 +76,7 @@ fn scenarios(vers: &str) {
 }
 
 #[test]
-fn clones_share_their_blocks_where_the_file_system_can() {
+fn clones_share_blocks_where_the_file_system_supports_it() {
     let Some(guest) = Guest::find() else { return };
     let Some(mkfs) = program("mkfs.btrfs").filter(|_| program("xfs_io").is_some()) else {
         return skip("clones need mkfs.btrfs and xfs_io");

@@ -29,7 +29,7 @@ pub(crate) fn open_for(cache: &Cache, path: &Path, access: Access) -> Result<Fil
     let root = store.root();
     let fs = cache.mount(store);
     let open = async {
-        let id = fs.lookup(&Caller::Own, root, name).await?.id;
+        let id = fs.lookup(&Caller::Own, root.entry(name)).await?.id;
         fs.open(&Caller::Own, id, access).await
     };
     futures_util::FutureExt::now_or_never(open).unwrap_or(Err(weir_vfs::Error::Io)).asked(asked)

@@ -91,7 +91,7 @@ fn say(value: &Value) -> Result<()> {
 async fn control(fs: &CachedFs, dir: &Path, line: &str) -> Result<Value> {
     let asked = || line.to_owned();
     let (what, name) = line.split_once(' ').unwrap_or((line, ""));
-    let id = fs.lookup(&Caller::Own, fs.root(), name.as_bytes()).await.asked(asked)?.id;
+    let id = fs.lookup(&Caller::Own, fs.root().entry(name.as_bytes())).await.asked(asked)?.id;
     let file = fs.open(&Caller::Own, id, Access::READ).await.asked(asked)?;
     match what {
         "drop" => {

@@ -303,7 +303,7 @@ impl Running {
             }
         }
         if self.stdout.read_line(&mut line).asked(asked)? == 0 {
-            return Err(Failure::new(asked(), "it has ended; what it said is above"));
+            return Err(Failure::new(asked(), "it has ended; its messages are above"));
         }
         serde_json::from_str(&line).map_err(|e| Failure::new(asked(), format!("{e}: {line}")))
     }
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listening_socket_is_told_from_others() {
+    fn a_listening_socket_is_recognised() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue\n\
              0: 0100007F:0801 00000000:0000 0A 00000000:00000000 00:00000000\n\
              1: 0100007F:0802 0100007F:1234 01 00000000:00000000 00:00000000\n";
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_started_is_ended() {
+    fn started_servers_are_ended() {
         let mut running = Running::start(Host::LOCAL.command("sleep").arg("60")).unwrap();
         let id = running.id();
         assert!(!running.has_ended());

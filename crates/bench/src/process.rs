@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_come_as_they_went() {
+    fn settings_round_trip_to_the_child() {
         let [bench, helper, name, text] = arguments("x", &(7, "a b")).unwrap();
         assert_eq!([&*bench, &*helper, &*name], ["bench", "helper", "x"]);
         assert_eq!(settings::<(u32, String)>(&text).unwrap(), (7, "a b".into()));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_any_bytes_comes_as_it_went() {
+    fn paths_of_any_bytes_round_trip_to_the_child() {
         let path = PathBuf::from(OsString::from_vec(b"/a/\xff b".to_vec()));
         let files = vec![PathBytes::from(path.clone())];
         let [.., text] = arguments("x", &files).unwrap();

@@ -12,7 +12,8 @@ use weir_nfs::v4::op::create_session;
 use weir_nfs::v4::op::read_plus::ReadPlus;
 use weir_nfs::v4::types::StateId;
 use weir_vfs::{
-    Access, Caller, Error, FileId, FileSystem, OpenFile, SetAttr, Source, SpecialFile, WriteOp,
+    Access, Caller, CreateMode, Error, FileId, FileSystem, OpenFile, SetAttr, Source, SpecialFile,
+    WriteOp,
 };
 
 /// One examination of a server.
@@ -89,7 +90,7 @@ impl Examiner {
         let begun = async {
             let theirs = NfsFs::mount(&url, &options.mount).await?;
             let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
-            match ours.mkdir(&Caller::Own, ours.root(), &name, &set).await {
+            match ours.mkdir(&Caller::Own, ours.root().entry(&name).with(&set)).await {
                 Ok(made) => Ok((theirs, made.id)),
                 Err(error) => {
                     theirs.unmount().await;
@@ -130,8 +131,8 @@ impl Examiner {
         let mut removed = Ok(());
         for Made { dir, name, is_dir } in std::mem::take(&mut self.made).into_iter().rev() {
             let outcome = match is_dir {
-                true => self.ours.rmdir(&Caller::Own, dir, &name).await,
-                false => self.ours.unlink(&Caller::Own, dir, &name).await,
+                true => self.ours.rmdir(&Caller::Own, dir.entry(&name)).await,
+                false => self.ours.unlink(&Caller::Own, dir.entry(&name)).await,
             };
             // A test may have removed the name, or failed before it created it.
             removed = removed.and(outcome.or_else(|error| match error {
@@ -225,14 +226,19 @@ impl Examiner {
 
     async fn create_in(&self, dir: FileId, name: &[u8]) -> Result<FileId> {
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-        Ok(self.ours.create(&Caller::Own, dir, name, &set, true).await?.attr.id)
+        Ok(self
+            .ours
+            .create(&Caller::Own, dir.entry(name).with(&set), CreateMode::MustBeNew)
+            .await?
+            .attr
+            .id)
     }
 
     /// Creates an empty directory.
     pub(crate) async fn make_dir(&mut self, purpose: &str) -> Result<(FileId, Vec<u8>)> {
         let name = self.new_dir_name(purpose);
         let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
-        let made = self.ours.mkdir(&Caller::Own, self.dir, &name, &set).await?;
+        let made = self.ours.mkdir(&Caller::Own, self.dir.entry(&name).with(&set)).await?;
         Ok((made.id, name))
     }
 
@@ -240,7 +246,7 @@ impl Examiner {
     pub(crate) async fn make_special(&mut self, node: SpecialFile) -> weir_vfs::Result<Vec<u8>> {
         let name = self.new_name("special");
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-        self.ours.mknod(&Caller::Own, self.dir, &name, node, &set).await?;
+        self.ours.mknod(&Caller::Own, self.dir.entry(&name).with(&set), node).await?;
         Ok(name)
     }
 
@@ -273,8 +279,8 @@ impl Examiner {
 
     /// Opens a file for reading and writing through another client.
     pub(crate) async fn opened_by(&self, nfs: &NfsFs, name: &[u8]) -> Result<Known> {
-        let dir = nfs.lookup(&Caller::Own, nfs.root(), &self.name).await?.id;
-        let id = nfs.lookup(&Caller::Own, dir, name).await?.id;
+        let dir = nfs.lookup(&Caller::Own, nfs.root().entry(&self.name)).await?.id;
+        let id = nfs.lookup(&Caller::Own, dir.entry(name)).await?.id;
         let file = nfs.open(&Caller::Own, id, Access::READ | Access::WRITE).await?;
         Ok(Known { name: name.to_vec(), file, bytes: Vec::new() })
     }

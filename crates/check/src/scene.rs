@@ -32,7 +32,10 @@ impl Scene {
         let (_, file) = examiner.create("file").await?;
         let link = examiner.new_name("link");
         let set = SetAttr::default();
-        examiner.ours.symlink(&Caller::Own, examiner.dir, &link, b"target", &set).await?;
+        examiner
+            .ours
+            .symlink(&Caller::Own, examiner.dir.entry(&link).with(&set), b"target")
+            .await?;
         let free = examiner.new_name("free");
         let raw = examiner.raw().await?;
         Ok(Self {

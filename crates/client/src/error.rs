@@ -214,19 +214,19 @@ pub enum Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Truncated => "it ends inside a value",
+            Self::Truncated => "it ends within a value",
             Self::TooLong => "it is longer than the call allows",
-            Self::BadValue => "a discriminant has no such value",
-            Self::MoreThanAsked => "more data than was asked for",
-            Self::NotContiguous => "a segment does not begin where the one before it ended",
-            Self::OutsideRequest => "a data segment lies outside of what was asked for",
+            Self::BadValue => "an unknown discriminant",
+            Self::MoreThanAsked => "more data than requested",
+            Self::NotContiguous => "a segment does not begin at the end of the preceding one",
+            Self::OutsideRequest => "a data segment outside of the requested range",
             Self::EndOverflows => "a hole ends past the largest offset",
             Self::NoProgress => "neither data nor end of file",
-            Self::WrongOperation => "results of other operations than were asked for",
+            Self::WrongOperation => "results of operations that were not called",
             Self::WrongSlot => "another slot, sequence or session than the call's",
-            Self::RecordTooLong => "a record longer than anything asked for",
-            Self::WrongCount => "a write of no bytes, or of more than were sent",
-            Self::NotDurable => "a write that was to be durable is not",
+            Self::RecordTooLong => "a record longer than any expected reply",
+            Self::WrongCount => "a write of no bytes, or of more bytes than were sent",
+            Self::NotDurable => "a write that is not durable as requested",
         })
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```
 //! use weir_client::{MountOptions, NfsFs};
-//! use weir_vfs::{Caller, FileSystem, SetAttr};
+//! use weir_vfs::{Caller, FileSystem, ReaddirRequest, SetAttr};
 //! # use weir_pagecache::{Cache, Config};
 //!
 //! # #[tokio::main]
@@ -27,8 +27,10 @@
 //! let nfs = NfsFs::mount(&url.parse()?, &MountOptions::default()).await?;
 //! println!("over NFSv{}", nfs.version());
 //!
-//! nfs.mkdir(&Caller::Own, nfs.root(), b"images", &SetAttr::default()).await?;
-//! for entry in nfs.readdir(&Caller::Own, nfs.root(), 0, 100, true).await?.entries {
+//! nfs.mkdir(&Caller::Own, nfs.root().entry(b"images").with(&SetAttr::default())).await?;
+//! let request =
+//!     ReaddirRequest { dir: nfs.root(), cookie: 0, max_entries: 100, with_attr: true };
+//! for entry in nfs.readdir(&Caller::Own, request).await?.entries {
 //!     let size = entry.attr.map_or(0, |attr| attr.size);
 //!     println!("{size:>12} {}", String::from_utf8_lossy(&entry.name));
 //! }
@@ -53,7 +55,7 @@
 //! ```
 //! use weir_client::{MountOptions, NfsFs, block_on};
 //! use weir_pagecache::{Cache, Config, Segment};
-//! use weir_vfs::{Access, Caller, FileSystem, IoFlags, SetAttr};
+//! use weir_vfs::{Access, Caller, CreateMode, FileSystem, IoFlags, SetAttr};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let state = tempfile::tempdir()?;
@@ -76,7 +78,8 @@
 //! let cache = Cache::new(Config { budget_bytes: 64 << 20, ..Config::default() })?;
 //! let fs = cache.mount(nfs.clone());
 //! let file = block_on(async {
-//!     let made = fs.create(&Caller::Own, fs.root(), b"disk", &SetAttr::default(), true).await?;
+//!     let (name, set) = (fs.root().entry(b"disk"), SetAttr::default());
+//!     let made = fs.create(&Caller::Own, name.with(&set), CreateMode::MustBeNew).await?;
 //!     fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await
 //! })?;
 //!
@@ -142,6 +145,7 @@ pub use crate::options::url::NfsUrl;
 pub use crate::options::{IGNORED as IGNORED_OPTIONS, MountOptions, Version};
 pub use error::{Error, Refusal, Result, Violation};
 pub use fs::{Nearest, NfsFs, WireStats};
+pub use mount::{Exported, exports};
 
 /// Waits for a future on this thread, for programs without an executor. Must not be called on one.
 pub fn block_on<F: Future>(future: F) -> F::Output {

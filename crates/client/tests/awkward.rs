@@ -12,8 +12,8 @@ use weir_nfs::v4::OpCode;
 use weir_stores::memory::MemoryFs;
 use weir_stores::testing::{new_file, read_all, write};
 use weir_vfs::{
-    Caller, Error, FileSystem, FileSystemDecorator, FileSystemMethod, Lock, LockOwner, LockRange,
-    SetAttr,
+    Caller, CreateMode, Error, FileSystem, FileSystemDecorator, FileSystemMethod, Lock, LockOwner,
+    LockRange, ReaddirRequest, SetAttr,
 };
 
 async fn mount(between: &Between, options: &str) -> Arc<NfsFs> {
@@ -27,7 +27,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 
 /// The server has lost it, and need not be told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_is_closed_after_a_restart_is_no_reason_to_begin_anew_again_and_again() {
+async fn a_close_after_a_restart_causes_one_recovery() {
     let mut served = Served::start();
     let between = Between::to(served.addr).await;
     let nfs = mount(&between, "vers=4.0").await;
@@ -46,7 +46,7 @@ async fn a_file_that_is_closed_after_a_restart_is_no_reason_to_begin_anew_again_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_between_open_and_its_confirmation_is_not_noticed() {
+async fn a_restart_between_open_and_open_confirm_is_transparent() {
     let mut served = Served::start();
     served.lease = Duration::from_secs(1);
     served.restart();
@@ -80,7 +80,7 @@ async fn a_restart_between_open_and_its_confirmation_is_not_noticed() {
 /// A server that has just restarted may refuse to release locks of version 3 (Linux's does), and
 /// would keep them forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_cannot_be_given_up_in_grace_is_given_up_after_it() {
+async fn an_unlock_refused_in_grace_is_retried_until_it_succeeds() {
     let served = Served::start();
     const IN_GRACE: u32 = 4;
     let unlock = (weir_nfs::nlm::PROGRAM, 4);
@@ -98,14 +98,18 @@ async fn a_lock_that_cannot_be_given_up_in_grace_is_given_up_after_it() {
 
 /// Nor is the rest requested again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_directory_that_does_not_end_is_not_taken_for_whole() {
+async fn an_endless_listing_is_an_error() {
     let served = Served::start();
     for (version, readdir) in [("3", 17), ("4.0", 26), ("4.2", 26)] {
         let addr = falsified(served.addr, (weir_nfs::v4::PROGRAM, readdir), 0, usize::MAX).await;
         let port = addr.port();
         let url = format!("nfs://{addr}/?vers={version}&mountport={port}").parse().unwrap();
         let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
-        let listing = soon(nfs.readdir(&Caller::Own, nfs.root(), 0, 100, true)).await;
+        let listing = soon(nfs.readdir(
+            &Caller::Own,
+            ReaddirRequest { dir: nfs.root(), cookie: 0, max_entries: 100, with_attr: true },
+        ))
+        .await;
         assert_eq!(listing.err(), Some(weir_vfs::Error::Io), "NFSv{version}");
         nfs.unmount().await;
     }
@@ -113,7 +117,7 @@ async fn a_directory_that_does_not_end_is_not_taken_for_whole() {
 
 /// As with several machines behind one address. (The verifier ends a WRITE's reply.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_verifiers_never_match_is_written_to_durably() {
+async fn a_server_with_changing_verifiers_gets_stable_writes() {
     let served = Served::start();
     for (version, op) in [("3", 7), ("4.0", 38), ("4.2", 38)] {
         let addr = falsified(served.addr, (weir_nfs::v4::PROGRAM, op), 7, usize::MAX).await;
@@ -174,7 +178,7 @@ impl FileSystemDecorator for Undecided {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_is_there_to_be_made_and_not_to_be_found_is_not_tried_for_ever() {
+async fn contradictory_create_and_lookup_results_end_in_an_error() {
     let mut served = Served::start();
     served.store = Arc::new(Undecided(MemoryFs::new()));
     served.restart();
@@ -182,7 +186,12 @@ async fn a_file_that_is_there_to_be_made_and_not_to_be_found_is_not_tried_for_ev
         let options = format!("vers={version}&mountport={}", served.addr.port());
         let nfs = served.mount(&options).await;
         let set = SetAttr::default();
-        let made = soon(nfs.create(&Caller::Own, nfs.root(), b"file", &set, false)).await;
+        let made = soon(nfs.create(
+            &Caller::Own,
+            nfs.root().entry(b"file").with(&set),
+            CreateMode::MayExist,
+        ))
+        .await;
         assert_eq!(made.err(), Some(Error::Exists), "NFSv{version}");
         nfs.unmount().await;
     }

@@ -40,7 +40,7 @@ async fn delegated(maker: &Arc<NfsFs>, reader: &Arc<NfsFs>, name: &str) -> weir_
     write(&*file, 0, &[1; 10]).await.unwrap();
     drop(file);
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let id = reader.lookup(&Caller::Own, reader.root(), name.as_bytes()).await.unwrap().id;
+    let id = reader.lookup(&Caller::Own, reader.root().entry(name.as_bytes())).await.unwrap().id;
     // On a later open.
     for _ in 0..3 {
         assert_eq!(look(reader, id).await, 10);
@@ -49,7 +49,7 @@ async fn delegated(maker: &Arc<NfsFs>, reader: &Arc<NfsFs>, name: &str) -> weir_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delegated_file_is_opened_without_asking_until_another_client_changes_it() {
+async fn a_delegated_file_is_opened_locally_until_it_is_recalled() {
     for version in ["4.1", "4.2"] {
         let served = Served::start();
         let ours = served.mount(&format!("vers={version}&actimeo=0")).await;
@@ -77,7 +77,7 @@ async fn a_delegated_file_is_opened_without_asking_until_another_client_changes_
 
 /// The server could not tell this mount's changes from those of a local program.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_local_program_writes_to_a_file_that_is_open_for_writing_is_seen() {
+async fn writes_of_a_local_program_at_the_server_are_seen() {
     let dir = tempfile::tempdir().unwrap();
     let mut served = Served::start();
     served.store = LocalFs::open(dir.path(), LocalOptions::default()).unwrap();
@@ -105,7 +105,7 @@ async fn what_a_local_program_writes_to_a_file_that_is_open_for_writing_is_seen(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mount_that_wants_no_delegations_asks_each_time() {
+async fn a_mount_without_delegations_sends_every_open() {
     let served = Served::start();
     let url: NfsUrl = format!("nfs://{}/?vers=4.2", served.addr).parse().unwrap();
     let options = MountOptions { delegations: false, ..MountOptions::default() };
@@ -121,7 +121,7 @@ async fn a_mount_that_wants_no_delegations_asks_each_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_of_the_server_ends_what_rests_on_delegations() {
+async fn a_restart_of_the_server_ends_delegated_opens() {
     let mut served = Served::start();
     let ours = served.mount("vers=4.2&actimeo=0&timeo=20").await;
     let id = delegated(&ours, &ours, "file").await;
@@ -135,7 +135,7 @@ async fn a_restart_of_the_server_ends_what_rests_on_delegations() {
     drop(far);
     look(&ours, id).await;
     look(&ours, id).await;
-    ours.unlink(&Caller::Own, ours.root(), b"file").await.unwrap();
+    ours.unlink(&Caller::Own, ours.root().entry(b"file")).await.unwrap();
     assert_eq!(ours.getattr(id).await, Err(weir_vfs::Error::Stale));
 }
 
@@ -214,7 +214,7 @@ async fn back(
 /// A client that is disconnected from the server for longer than a lease has lost its delegation,
 /// and does not rely on it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_taken_away_is_not_relied_on() {
+async fn a_revoked_delegation_is_not_used() {
     let mut served = Served::start();
     served.lease = Duration::from_secs(2);
     served.restart();
@@ -240,7 +240,7 @@ async fn what_was_taken_away_is_not_relied_on() {
 /// A new connection is no backchannel until it is bound: earlier delegations are not relied on
 /// meanwhile, and then the server can call back again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_made_anew_is_called_back_over_again() {
+async fn a_new_connection_becomes_the_backchannel() {
     let served = Served::start();
     let way = Way::to(served.addr).await;
     let ours = way.mount("vers=4.1&actimeo=0").await;
@@ -267,7 +267,7 @@ async fn a_connection_made_anew_is_called_back_over_again() {
 
 /// More files than delegations are kept: the most recently used keep theirs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_delegated_files_those_used_last_are_kept() {
+async fn the_most_recently_used_delegations_are_kept() {
     const FILES: usize = 300;
     let served = Served::start();
     let ours = served.mount("vers=4.2&actimeo=0").await;

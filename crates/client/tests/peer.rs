@@ -62,7 +62,7 @@ async fn a_peers_delegation_is_used_until_it_is_recalled() {
     assert_eq!(size, 14, "what was written at the server is seen at once");
     assert_ne!(bytes, 0);
     // The client's own removal of a file delegated to it needs no recall.
-    fs.unlink(&Caller::Own, fs.root(), name.as_bytes()).await.unwrap();
+    fs.unlink(&Caller::Own, fs.root().entry(name.as_bytes())).await.unwrap();
     nfs.unmount().await;
     println!("recalled by NFSv{}", nfs.version());
 }

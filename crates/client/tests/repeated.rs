@@ -9,12 +9,12 @@ use std::time::Duration;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_nfs::v3::Procedure;
 use weir_nfs::v4::{OpCode, PROGRAM};
-use weir_vfs::{Caller, Error, FileSystem, RenameFlags, SetAttr};
+use weir_vfs::{Caller, CreateMode, Error, FileSystem, RenameFlags, SetAttr};
 
 const ME: &Caller = &Caller::Own;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_done_is_neither_denied_nor_done_again_when_its_reply_was_lost() {
+async fn an_operation_whose_reply_is_lost_succeeds_once() {
     let served = Served::start();
     let losing = Losing::to(served.addr).await;
     let v3 = [
@@ -40,48 +40,50 @@ async fn what_was_done_is_neither_denied_nor_done_again_when_its_reply_was_lost(
         let url: NfsUrl = url.parse().unwrap();
         let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
         let set = SetAttr { mode: Some(0o750), ..SetAttr::default() };
-        let dir = nfs.mkdir(ME, nfs.root(), version.as_bytes(), &set).await.unwrap().id;
+        let dir = nfs.mkdir(ME, nfs.root().entry(version.as_bytes()).with(&set)).await.unwrap().id;
         let [create, symlink, link, rename, remove, rmdir] = ops;
 
         losing.lose(PROGRAM, create);
         let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
-        let made = soon(nfs.create(ME, dir, b"file", &set, true)).await.unwrap();
+        let made = soon(nfs.create(ME, dir.entry(b"file").with(&set), CreateMode::MustBeNew))
+            .await
+            .unwrap();
         assert!(losing.has_lost() && made.created, "{version}");
         assert_eq!(made.attr.mode, 0o640, "{version}");
-        let again = nfs.create(ME, dir, b"file", &set, true).await;
+        let again = nfs.create(ME, dir.entry(b"file").with(&set), CreateMode::MustBeNew).await;
         assert_eq!(again.err(), Some(Error::Exists), "{version}: another's is in the way");
         let id = made.attr.id;
 
         losing.lose(PROGRAM, symlink);
         let set = SetAttr::default();
-        let made = soon(nfs.symlink(ME, dir, b"symlink", b"file", &set)).await;
+        let made = soon(nfs.symlink(ME, dir.entry(b"symlink").with(&set), b"file")).await;
         assert!(losing.has_lost() && made.is_ok(), "{version}: {made:?}");
-        let again = nfs.symlink(ME, dir, b"symlink", b"file", &set).await;
+        let again = nfs.symlink(ME, dir.entry(b"symlink").with(&set), b"file").await;
         assert_eq!(again.err(), Some(Error::Exists), "{version}");
 
         losing.lose(PROGRAM, link);
-        let linked = soon(nfs.link(ME, id, dir, b"second")).await.unwrap();
+        let linked = soon(nfs.link(ME, id, dir.entry(b"second"))).await.unwrap();
         assert!(losing.has_lost());
         assert_eq!((linked.id, linked.nlink), (id, 2), "{version}");
-        assert_eq!(nfs.link(ME, id, dir, b"second").await.err(), Some(Error::Exists));
+        assert_eq!(nfs.link(ME, id, dir.entry(b"second")).await.err(), Some(Error::Exists));
 
         losing.lose(PROGRAM, rename);
         let replace = RenameFlags::Replace;
         let renamed =
             soon(nfs.rename(ME, dir.entry(b"second"), dir.entry(b"third"), replace)).await;
         assert!(losing.has_lost() && renamed.is_ok(), "{version}: {renamed:?}");
-        assert_eq!(nfs.lookup(ME, dir, b"third").await.unwrap().id, id, "{version}");
+        assert_eq!(nfs.lookup(ME, dir.entry(b"third")).await.unwrap().id, id, "{version}");
         let missing = nfs.rename(ME, dir.entry(b"second"), dir.entry(b"third"), replace).await;
         assert_eq!(missing, Err(Error::NotFound), "{version}");
 
         for name in [&b"third"[..], b"file", b"symlink"] {
             losing.lose(PROGRAM, remove);
-            let removed = soon(nfs.unlink(ME, dir, name)).await;
+            let removed = soon(nfs.unlink(ME, dir.entry(name))).await;
             assert!(losing.has_lost() && removed.is_ok(), "{version}: {removed:?}");
-            assert_eq!(nfs.unlink(ME, dir, name).await, Err(Error::NotFound), "{version}");
+            assert_eq!(nfs.unlink(ME, dir.entry(name)).await, Err(Error::NotFound), "{version}");
         }
         losing.lose(PROGRAM, rmdir);
-        let removed = soon(nfs.rmdir(ME, nfs.root(), version.as_bytes())).await;
+        let removed = soon(nfs.rmdir(ME, nfs.root().entry(version.as_bytes()))).await;
         assert!(losing.has_lost() && removed.is_ok(), "{version}: {removed:?}");
         nfs.unmount().await;
     }
@@ -89,7 +91,7 @@ async fn what_was_done_is_neither_denied_nor_done_again_when_its_reply_was_lost(
 
 /// The server restarts after it executed the request: its sessions and reply caches are lost, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_done_is_not_denied_when_the_server_restarted_after_it() {
+async fn an_operation_completed_before_a_restart_succeeds() {
     let mut served = Served::start();
     let losing = Losing::to(served.addr).await;
     let v3 = [Procedure::Create, Procedure::Link, Procedure::Rename, Procedure::Remove];
@@ -108,18 +110,21 @@ async fn what_was_done_is_not_denied_when_the_server_restarted_after_it() {
             let (client, set) = (Arc::clone(&nfs), set.clone());
             let doing = tokio::spawn(async move {
                 match step {
-                    0 => client.create(ME, root, b"file", &set, true).await.map(|made| made.attr),
-                    1 => client.link(ME, made.unwrap(), root, b"second").await,
+                    0 => client
+                        .create(ME, root.entry(b"file").with(&set), CreateMode::MustBeNew)
+                        .await
+                        .map(|made| made.attr),
+                    1 => client.link(ME, made.unwrap(), root.entry(b"second")).await,
                     2 => {
                         let replace = RenameFlags::Replace;
                         client
                             .rename(ME, root.entry(b"second"), root.entry(b"third"), replace)
                             .await?;
-                        client.lookup(ME, root, b"third").await
+                        client.lookup(ME, root.entry(b"third")).await
                     }
                     _ => {
-                        let attr = client.lookup(ME, root, b"third").await?;
-                        client.unlink(ME, root, b"third").await.map(|()| attr)
+                        let attr = client.lookup(ME, root.entry(b"third")).await?;
+                        client.unlink(ME, root.entry(b"third")).await.map(|()| attr)
                     }
                 }
             });
@@ -136,14 +141,14 @@ async fn what_was_done_is_not_denied_when_the_server_restarted_after_it() {
             assert_eq!(attr.id, *made.get_or_insert(attr.id), "{version}, step {step}");
         }
         assert_eq!(nfs.getattr(made.unwrap()).await.unwrap().mode, 0o640, "{version}");
-        nfs.unlink(ME, root, b"file").await.unwrap();
+        nfs.unlink(ME, root.entry(b"file")).await.unwrap();
         nfs.unmount().await;
     }
 }
 
 /// Another file replaces a new one before it has its attributes, which therefore cannot be set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_takes_the_place_of_a_file_that_is_being_made_stays() {
+async fn a_file_that_replaces_one_being_created_stays() {
     let mut served = Served::start();
     let losing = Losing::to(served.addr).await;
     for (version, setattr) in [
@@ -159,7 +164,7 @@ async fn what_takes_the_place_of_a_file_that_is_being_made_stays() {
         let client = Arc::clone(&nfs);
         let making = tokio::spawn(async move {
             let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
-            client.create(ME, client.root(), b"file", &set, true).await
+            client.create(ME, client.root().entry(b"file").with(&set), CreateMode::MustBeNew).await
         });
         let lost = async {
             while !losing.has_lost() {
@@ -168,7 +173,12 @@ async fn what_takes_the_place_of_a_file_that_is_being_made_stays() {
         };
         soon(lost).await;
         let (store, set) = (Arc::clone(&served.store), SetAttr::default());
-        let other = store.create(ME, store.root(), b"other", &set, true).await.unwrap().attr.id;
+        let other = store
+            .create(ME, store.root().entry(b"other").with(&set), CreateMode::MustBeNew)
+            .await
+            .unwrap()
+            .attr
+            .id;
         let replace = RenameFlags::Replace;
         store
             .rename(ME, store.root().entry(b"other"), store.root().entry(b"file"), replace)
@@ -178,10 +188,10 @@ async fn what_takes_the_place_of_a_file_that_is_being_made_stays() {
         served.restart();
         drop(closed);
         assert_eq!(soon(making).await.unwrap().err(), Some(Error::Stale), "{version}");
-        let there = store.lookup(ME, store.root(), b"file").await;
+        let there = store.lookup(ME, store.root().entry(b"file")).await;
         assert_eq!(there.map(|attr| attr.id), Ok(other), "{version}");
         nfs.unmount().await;
-        store.unlink(ME, store.root(), b"file").await.unwrap();
+        store.unlink(ME, store.root().entry(b"file")).await.unwrap();
     }
 }
 

@@ -22,8 +22,8 @@ use weir_server::Versions;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, suite, write};
 use weir_vfs::{
-    Access, Caller, Capabilities, FileSystem, IoFlags, Lock, LockOwner, LockRange, SegmentKind,
-    SetAttr,
+    Access, Caller, Capabilities, CreateMode, FileSystem, IoFlags, Lock, LockOwner, LockRange,
+    ReaddirRequest, SegmentKind, SetAttr,
 };
 use weir_xdr::Decoder;
 
@@ -37,7 +37,7 @@ async fn suite_over(options: &str) {
     let mut lacking = Capabilities::POSIX_ACL;
     if nfs.version() != Version::V4_2 {
         lacking |= Capabilities::HOLES | Capabilities::ALLOCATE;
-        lacking |= Capabilities::CLONE | Capabilities::XATTR;
+        lacking |= Capabilities::CLONE | Capabilities::COPY | Capabilities::XATTR;
     }
     assert_eq!(nfs.capabilities(), Capabilities::all() - lacking, "{options}");
     suite(&fs, lacking).await;
@@ -70,7 +70,7 @@ async fn the_suite_over_many_connections_and_small_transfers() {
 }
 
 #[tokio::test]
-async fn the_smallest_transfers_do_for_everything() {
+async fn all_operations_work_with_the_smallest_transfers() {
     let served = Served::start();
     for version in VERSIONS {
         let nfs = served.mount(&format!("vers={version},rsize=1024,wsize=1024")).await;
@@ -80,7 +80,13 @@ async fn the_smallest_transfers_do_for_everything() {
         let bytes: Vec<u8> = (0..5000).map(|n| (n % 251) as u8).collect();
         write(&*file, 0, &bytes).await.unwrap();
         assert_eq!(read_all(&*file, 5000).await, bytes);
-        let page = nfs.readdir(&Caller::Own, nfs.root(), 0, 1, true).await.unwrap();
+        let page = nfs
+            .readdir(
+                &Caller::Own,
+                ReaddirRequest { dir: nfs.root(), cookie: 0, max_entries: 1, with_attr: true },
+            )
+            .await
+            .unwrap();
         assert_eq!(page.entries.len(), 1);
         nfs.unmount().await;
     }
@@ -98,7 +104,10 @@ async fn no_time_is_set_by_writing() {
         let cache = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap();
         let fs = cache.mount(nfs.clone());
         let (me, set) = (&Caller::Own, SetAttr::default());
-        let made = fs.create(me, fs.root(), version.as_bytes(), &set, false).await.unwrap();
+        let made = fs
+            .create(me, fs.root().entry(version.as_bytes()).with(&set), CreateMode::MayExist)
+            .await
+            .unwrap();
         let file = fs.open(me, made.attr.id, Access::READ | Access::WRITE).await.unwrap();
         between.take_count(OpCode::Setattr);
         for round in 0..3 {
@@ -106,7 +115,7 @@ async fn no_time_is_set_by_writing() {
             file.sync_async(false).await.unwrap();
         }
         let there = served.mount("").await;
-        let id = there.lookup(me, there.root(), version.as_bytes()).await.unwrap().id;
+        let id = there.lookup(me, there.root().entry(version.as_bytes())).await.unwrap().id;
         let theirs = there.getattr(id).await.unwrap().mtime;
         assert_eq!(fs.getattr(made.attr.id).await.unwrap().mtime, theirs, "{version}");
         file.close().await.unwrap();
@@ -119,7 +128,7 @@ async fn no_time_is_set_by_writing() {
 /// This mount recognises its own writes, however many are in flight, and detects other clients'
 /// writes in between. (In version 3 this server reports no attributes from before a change.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changes_of_others_are_told_from_own_ones() {
+async fn changes_of_others_are_distinguished_from_own_ones() {
     let served = Served::start();
     let nfs = served.mount("vers=3").await;
     let fs: Arc<dyn FileSystem> = nfs.clone();
@@ -164,7 +173,7 @@ async fn changes_of_others_are_told_from_own_ones() {
 
 /// Data written to files that were closed or dropped is at the server when the mount has ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_written_is_at_the_server_when_the_mount_ends() {
+async fn unmount_writes_all_data_to_the_server() {
     let served = Served::start();
     for version in VERSIONS {
         let nfs = served.mount(&format!("vers={version}")).await;
@@ -174,7 +183,10 @@ async fn what_was_written_is_at_the_server_when_the_mount_ends() {
         for (name, closed) in [("closed", true), ("dropped", false)] {
             let name = format!("{name} {version}");
             let (me, root) = (&Caller::Own, fs.root());
-            let made = fs.create(me, root, name.as_bytes(), &set, true).await.unwrap();
+            let made = fs
+                .create(me, root.entry(name.as_bytes()).with(&set), CreateMode::MustBeNew)
+                .await
+                .unwrap();
             let file = fs.open(me, made.attr.id, Access::READ | Access::WRITE).await.unwrap();
             file.write_at_async(&[7; 10_000], 0, IoFlags::empty()).await.unwrap();
             if closed {
@@ -267,7 +279,7 @@ async fn alternating_files_read_the_same_with_and_without_read_plus() {
         let id = file.getattr().await.unwrap().id;
         let mut received = Vec::new();
         for nfs in [&plus, &plain] {
-            nfs.lookup(&Caller::Own, nfs.root(), name.as_bytes()).await.unwrap();
+            nfs.lookup(&Caller::Own, nfs.root().entry(name.as_bytes())).await.unwrap();
             let file = nfs.open(&Caller::Own, id, Access::READ).await.unwrap();
             let before = nfs.wire_stats().received_bytes;
             let (buffer, layout) = read(&*file, 0, size).await.unwrap();
@@ -366,7 +378,7 @@ async fn a_restart_of_the_server_loses_nothing_and_no_caller_notices() {
 /// In its grace period, a server delays clients that open a file: for that long, and at most a
 /// second longer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_put_off_until_the_end_of_grace_is_done_then() {
+async fn operations_delayed_by_grace_are_retried_at_its_end() {
     let mut served = Served::start();
     let holder = served.mount("vers=4.0").await;
     let fs: Arc<dyn FileSystem> = holder.clone();
@@ -375,7 +387,7 @@ async fn what_is_put_off_until_the_end_of_grace_is_done_then() {
     let _file = new_file(&fs, fs.root(), "file").await;
     for version in ["4.0", "4.2"] {
         let nfs = served.mount(&format!("vers={version}")).await;
-        nfs.lookup(&Caller::Own, nfs.root(), b"other").await.unwrap();
+        nfs.lookup(&Caller::Own, nfs.root().entry(b"other")).await.unwrap();
         served.grace = Duration::from_millis(5200);
         served.restart();
         let begun = Instant::now();
@@ -399,7 +411,7 @@ async fn a_soft_mount_fails_when_the_server_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_unmounted_does_not_look_for_the_server_any_more() {
+async fn an_unmounted_client_makes_no_more_connections() {
     for version in VERSIONS {
         let mut served = Served::start();
         let nfs = served.mount(&format!("vers={version}")).await;
@@ -428,7 +440,7 @@ fn futures_need_no_executor() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_mounted_says_why() {
+async fn a_failed_mount_reports_the_reason() {
     let served = Served::start();
     let mount = async |url: String| {
         let url: NfsUrl = url.parse().unwrap();
@@ -445,7 +457,7 @@ async fn what_cannot_be_mounted_says_why() {
 }
 
 #[tokio::test]
-async fn attributes_are_used_again_for_actimeo_and_own_changes_are_seen() {
+async fn attributes_are_cached_for_actimeo_and_own_changes_seen() {
     for vers in ["3", "4.2"] {
         let served = Served::start();
         let ours = served.mount(&format!("vers={vers}&actimeo=60")).await;
@@ -453,12 +465,12 @@ async fn attributes_are_used_again_for_actimeo_and_own_changes_are_seen() {
         let (mine, other): (Arc<dyn FileSystem>, Arc<dyn FileSystem>) =
             (ours.clone(), theirs.clone());
         let file = new_file(&mine, mine.root(), "a").await;
-        let id = mine.lookup(&Caller::Own, mine.root(), b"a").await.unwrap().id;
+        let id = mine.lookup(&Caller::Own, mine.root().entry(b"a")).await.unwrap().id;
         let size = async || mine.getattr(id).await.unwrap().size;
         write(&*file, 0, &[1; 10]).await.unwrap();
         assert_eq!(size().await, 10, "vers={vers}: one's own write");
 
-        let far = other.lookup(&Caller::Own, other.root(), b"a").await.unwrap().id;
+        let far = other.lookup(&Caller::Own, other.root().entry(b"a")).await.unwrap().id;
         let far = other.open(&Caller::Own, far, Access::WRITE).await.unwrap();
         write(&*far, 10, &[2; 10]).await.unwrap();
         let before = ours.wire_stats().sent_bytes;
@@ -468,11 +480,11 @@ async fn attributes_are_used_again_for_actimeo_and_own_changes_are_seen() {
         assert_eq!(opened.getattr().await.unwrap().size, 20, "vers={vers}: an open looks");
         assert_eq!(size().await, 20, "vers={vers}: and what it saw is known");
 
-        mine.link(&Caller::Own, id, mine.root(), b"b").await.unwrap();
+        mine.link(&Caller::Own, id, mine.root().entry(b"b")).await.unwrap();
         let links = mine.getattr(id).await.unwrap().nlink;
         assert_eq!(links, 2, "vers={vers}: one's own link");
         let mode = |mode, mode_mask| SetAttr { mode: Some(mode), mode_mask, ..SetAttr::default() };
-        let far = other.lookup(&Caller::Own, other.root(), b"b").await.unwrap().id;
+        let far = other.lookup(&Caller::Own, other.root().entry(b"b")).await.unwrap().id;
         other.setattr(&Caller::Own, far, &mode(0o4600, None)).await.unwrap();
         let some = mine.setattr(&Caller::Own, id, &mode(0, Some(0o4000))).await.unwrap();
         assert_eq!(some.mode, 0o600, "vers={vers}: what another has set stays");
@@ -483,7 +495,7 @@ async fn attributes_are_used_again_for_actimeo_and_own_changes_are_seen() {
 }
 
 #[tokio::test]
-async fn uncached_leaves_nothing_in_the_servers_cache() {
+async fn uncached_reads_leave_nothing_in_the_servers_cache() {
     for (options, uncached) in [("vers=4.2", false), ("vers=4.2&uncached", true)] {
         let served = Served::start();
         let nfs = served.mount(options).await;
@@ -537,7 +549,7 @@ fn exclusive(start: u64, end: u64) -> Lock {
 }
 
 #[tokio::test]
-async fn locks_of_every_version_keep_each_other_out() {
+async fn locks_of_all_versions_conflict() {
     let served = Served::start();
     let first = served.mount("vers=4.2").await;
     let fs: Arc<dyn FileSystem> = first.clone();
@@ -562,7 +574,7 @@ async fn locks_of_every_version_keep_each_other_out() {
 
 /// Any number of owners come and go while the file stays open and locked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lock_owners_that_have_gone_take_no_room_at_the_server() {
+async fn unused_lock_owners_are_released_at_the_server() {
     let mut served = Served::start();
     // A client alone has half of it.
     served.locks = 8;
@@ -602,7 +614,7 @@ async fn nothing_stays_locked_or_hidden_when_the_mount_ends() {
             let nfs = served.mount(&format!("vers={version}")).await;
             let mine: Arc<dyn FileSystem> = nfs.clone();
             let gone = new_file(&mine, mine.root(), "gone").await;
-            mine.unlink(&Caller::Own, mine.root(), b"gone").await.unwrap();
+            mine.unlink(&Caller::Own, mine.root().entry(b"gone")).await.unwrap();
             let file = opened(&nfs, b"locked").await;
             file.lock(ONE, exclusive(0, 10), false).await.unwrap();
             // Dropped before, or not.
@@ -610,7 +622,13 @@ async fn nothing_stays_locked_or_hidden_when_the_mount_ends() {
             nfs.unmount().await;
             let found = locked.test_lock(ONE, exclusive(0, 10)).await;
             assert_eq!(found, Ok(None), "NFSv{version}, round {round}");
-            let page = fs.readdir(&Caller::Own, fs.root(), 0, 10, false).await.unwrap();
+            let page = fs
+                .readdir(
+                    &Caller::Own,
+                    ReaddirRequest { dir: fs.root(), cookie: 0, max_entries: 10, with_attr: false },
+                )
+                .await
+                .unwrap();
             let names: Vec<_> = page.entries.into_iter().map(|entry| entry.name).collect();
             assert_eq!(names, [b"locked"], "NFSv{version}, round {round}");
             drop(kept);
@@ -621,7 +639,7 @@ async fn nothing_stays_locked_or_hidden_when_the_mount_ends() {
 /// Locks held when the server ended without warning are still held afterwards, and no other owner
 /// gets them in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_live_through_a_restart_of_the_server() {
+async fn locks_survive_a_restart_of_the_server() {
     for version in VERSIONS {
         let mut served = Served::start();
         (served.grace, served.lease) = (Duration::from_secs(8), Duration::from_secs(6));
@@ -649,7 +667,7 @@ async fn locks_live_through_a_restart_of_the_server() {
 
 /// A client whose locks the server has forgotten, so that others may have had them, gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_that_the_server_took_away_are_lost_and_not_silently_taken_again() {
+async fn revoked_locks_are_reported_and_not_silently_retaken() {
     for version in ["4.0", "4.1", "4.2"] {
         let mut served = Served::start();
         let nfs = served.mount(&format!("vers={version},timeo=20")).await;

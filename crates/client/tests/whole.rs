@@ -10,7 +10,10 @@ use weir_client::{MountOptions, NfsFs};
 use weir_nfs::v3::Procedure;
 use weir_nfs::v4::{OpCode, PROGRAM};
 use weir_stores::testing::read_all;
-use weir_vfs::{Access, Caller, Cred, FileId, FileSystem, SetAttr, WholeFile, XattrMode};
+use weir_vfs::{
+    Access, Caller, CreateMode, Cred, FileId, FileSystem, ReaddirRequest, SetAttr, WholeFile,
+    WholeRequest, XattrMode,
+};
 
 const ME: &Caller = &Caller::Own;
 
@@ -40,7 +43,13 @@ async fn mounted(port_of: std::net::SocketAddr, version: &str) -> Arc<NfsFs> {
 
 /// The names in the root.
 async fn names(store: &dyn FileSystem) -> Vec<String> {
-    let page = store.readdir(ME, store.root(), 0, 100, false).await.unwrap();
+    let page = store
+        .readdir(
+            ME,
+            ReaddirRequest { dir: store.root(), cookie: 0, max_entries: 100, with_attr: false },
+        )
+        .await
+        .unwrap();
     let mut names: Vec<_> =
         page.entries.into_iter().map(|e| String::from_utf8(e.name).unwrap()).collect();
     names.sort();
@@ -56,7 +65,7 @@ async fn content(store: &dyn FileSystem, id: FileId) -> Vec<u8> {
 async fn check(store: &dyn FileSystem, file: &WholeFile, what: &str) {
     let name = String::from_utf8(file.name.clone()).unwrap();
     assert_eq!(names(store).await, [name], "{what}");
-    let attr = store.lookup(ME, store.root(), &file.name).await.unwrap();
+    let attr = store.lookup(ME, store.root().entry(&file.name)).await.unwrap();
     assert_eq!((attr.mode, attr.size), (file.mode, file.size), "{what}");
     if let Some(times) = file.times {
         assert_eq!((attr.atime, attr.mtime), times, "{what}");
@@ -83,12 +92,12 @@ async fn a_small_file_is_written_in_one_compound() {
             between.take_compounds();
             let put = nfs.put_whole(ME, nfs.root(), &file).await.unwrap();
             let taken = between.take_compounds();
-            let there = served.store.lookup(ME, served.store.root(), b"file").await.unwrap();
+            let there = served.store.lookup(ME, served.store.root().entry(b"file")).await.unwrap();
             assert_eq!(put.map(|put| (put.id.ino, put.size)), Some((there.id.ino, file.size)));
             assert!(taken <= most, "NFSv{version}: {taken}");
             check(&*served.store, &file, version).await;
         }
-        served.store.unlink(ME, served.store.root(), b"file").await.unwrap();
+        served.store.unlink(ME, served.store.root().entry(b"file")).await.unwrap();
         nfs.unmount().await;
     }
 }
@@ -101,27 +110,44 @@ async fn a_small_file_is_read_in_one_compound() {
         let nfs = mounted(between.addr, version).await;
         let file = file("file", &[5; 50_000]);
         nfs.put_whole(ME, nfs.root(), &file).await.unwrap().unwrap();
-        let id = nfs.lookup(ME, nfs.root(), b"file").await.unwrap().id;
+        let id = nfs.lookup(ME, nfs.root().entry(b"file")).await.unwrap().id;
         between.take_compounds();
-        let read = nfs.get_whole(ME, id, 64 << 10, true).await.unwrap().unwrap();
+        let read = nfs
+            .get_whole(ME, WholeRequest { id, max_bytes: 64 << 10, with_xattrs: true })
+            .await
+            .unwrap()
+            .unwrap();
         let taken = between.take_compounds();
         assert!(taken <= most, "NFSv{version}: {taken}");
         assert_eq!((read.before.id, &read.before), (id, &read.after), "NFSv{version}");
         assert_eq!((read.data.len() as u64, read.data[49_999]), (55_000, 5), "NFSv{version}");
-        assert_eq!(nfs.get_whole(ME, id, 100, false).await, Ok(None), "it is longer");
+        assert_eq!(
+            nfs.get_whole(ME, WholeRequest { id, max_bytes: 100, with_xattrs: false }).await,
+            Ok(None),
+            "it is longer"
+        );
         if version == "4.2" {
             assert_eq!(read.xattrs, Some(Vec::new()));
-            nfs.set_xattr(ME, id, b"user.a", b"1", XattrMode::Either).await.unwrap();
-            let read = nfs.get_whole(ME, id, 64 << 10, true).await.unwrap().unwrap();
+            nfs.set_xattr(ME, id.xattr(b"user.a"), b"1", XattrMode::Either).await.unwrap();
+            let read = nfs
+                .get_whole(ME, WholeRequest { id, max_bytes: 64 << 10, with_xattrs: true })
+                .await
+                .unwrap()
+                .unwrap();
             assert_eq!(read.xattrs, Some(vec![b"user.a".to_vec()]));
         }
         // Its owner could read it all the same, but not open it.
         let set = SetAttr { mode: Some(0), uid: Some(1000), ..SetAttr::default() };
-        let there = served.store.lookup(ME, served.store.root(), b"file").await.unwrap();
+        let there = served.store.lookup(ME, served.store.root().entry(b"file")).await.unwrap();
         served.store.setattr(ME, there.id, &set).await.unwrap();
         let owner = Caller::As(Cred { uid: 1000, gid: 1000, groups: Vec::new() });
-        assert_eq!(nfs.get_whole(&owner, id, 64 << 10, false).await, Ok(None), "NFSv{version}");
-        served.store.unlink(ME, served.store.root(), b"file").await.unwrap();
+        assert_eq!(
+            nfs.get_whole(&owner, WholeRequest { id, max_bytes: 64 << 10, with_xattrs: false })
+                .await,
+            Ok(None),
+            "NFSv{version}"
+        );
+        served.store.unlink(ME, served.store.root().entry(b"file")).await.unwrap();
         nfs.unmount().await;
     }
 }
@@ -140,10 +166,12 @@ async fn a_server_without_a_current_stateid_takes_two_compounds() {
             assert_eq!(between.take_compounds(), 2, "NFSv{version}");
             check(&*served.store, &file, version).await;
         }
-        served.store.unlink(ME, served.store.root(), b"file").await.unwrap();
+        served.store.unlink(ME, served.store.root().entry(b"file")).await.unwrap();
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-        nfs.create(ME, nfs.root(), b"created", &set, true).await.unwrap();
-        served.store.unlink(ME, served.store.root(), b"created").await.unwrap();
+        nfs.create(ME, nfs.root().entry(b"created").with(&set), CreateMode::MustBeNew)
+            .await
+            .unwrap();
+        served.store.unlink(ME, served.store.root().entry(b"created")).await.unwrap();
         nfs.unmount().await;
     }
 }
@@ -156,31 +184,34 @@ async fn a_failure_in_the_middle_leaves_nothing() {
     for version in VERSIONS {
         let nfs = mounted(between.addr, version).await;
         let (file, name) = (file("dir", b"content"), b"dir");
-        let dir = store.mkdir(ME, store.root(), name, &set).await.unwrap().id;
+        let dir = store.mkdir(ME, store.root().entry(name).with(&set)).await.unwrap().id;
         assert_eq!(nfs.put_whole(ME, nfs.root(), &file).await, Ok(None), "NFSv{version}");
         assert_eq!(names(&**store).await, ["dir"], "NFSv{version}");
-        assert_eq!(store.lookup(ME, store.root(), name).await.unwrap().id, dir);
-        store.rmdir(ME, store.root(), name).await.unwrap();
+        assert_eq!(store.lookup(ME, store.root().entry(name)).await.unwrap().id, dir);
+        store.rmdir(ME, store.root().entry(name)).await.unwrap();
 
         // The caller may not give files away: this fails once, and is not tried again.
         let all = SetAttr { mode: Some(0o777), ..SetAttr::default() };
-        store.mkdir(ME, store.root(), b"open", &all).await.unwrap();
-        let open = nfs.lookup(ME, nfs.root(), b"open").await.unwrap().id;
+        store.mkdir(ME, store.root().entry(b"open").with(&all)).await.unwrap();
+        let open = nfs.lookup(ME, nfs.root().entry(b"open")).await.unwrap().id;
         let caller = Caller::As(Cred { uid: 1000, gid: 1000, groups: Vec::new() });
         let given = WholeFile { owner: Some((0, 0)), ..file.clone() };
         between.take_count(OpCode::Close);
         assert_eq!(nfs.put_whole(&caller, open, &given).await, Ok(None), "NFSv{version}");
-        let page = nfs.readdir(ME, open, 0, 10, false).await.unwrap();
+        let page = nfs
+            .readdir(ME, ReaddirRequest { dir: open, cookie: 0, max_entries: 10, with_attr: false })
+            .await
+            .unwrap();
         assert!(page.entries.is_empty(), "NFSv{version}");
         if version.starts_with('4') {
             assert!(between.take_count(OpCode::Close) >= 2, "NFSv{version}: it is closed");
             let put = nfs.put_whole(&caller, open, &given).await.unwrap().unwrap();
             assert_eq!((put.uid, put.mode), (1000, 0o640), "NFSv{version}");
-            nfs.unlink(ME, open, name).await.unwrap();
+            nfs.unlink(ME, open.entry(name)).await.unwrap();
             let privileged = WholeFile { mode: 0o4755, ..given };
             assert_eq!(nfs.put_whole(&caller, open, &privileged).await, Ok(None));
         }
-        store.rmdir(ME, store.root(), b"open").await.unwrap();
+        store.rmdir(ME, store.root().entry(b"open")).await.unwrap();
         nfs.unmount().await;
     }
 }
@@ -218,7 +249,7 @@ async fn a_lost_reply_leaves_a_whole_file_or_none() {
             if version != "4.0" {
                 assert!(put.is_some(), "NFSv{version}, {restarts}");
             }
-            served.store.unlink(ME, served.store.root(), b"file").await.unwrap();
+            served.store.unlink(ME, served.store.root().entry(b"file")).await.unwrap();
         }
         nfs.unmount().await;
     }

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use weir_pagecache::{Cache, Config, File};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Access, Caller, IoFlags, SetAttr};
+use weir_vfs::{Access, Caller, CreateMode, IoFlags, SetAttr};
 
 const SIZES: [usize; 4] = [512, 4 << 10, 64 << 10, 1 << 20];
 
@@ -20,8 +20,12 @@ fn resident(set: usize) -> (Cache, File) {
     let cache = Cache::new(config).unwrap();
     let fs = cache.mount(MemoryFs::new());
     let set_attr = SetAttr::default();
-    let made =
-        pollster::block_on(fs.create(&Caller::Own, fs.root(), b"f", &set_attr, true)).unwrap();
+    let made = pollster::block_on(fs.create(
+        &Caller::Own,
+        fs.root().entry(b"f").with(&set_attr),
+        CreateMode::MustBeNew,
+    ))
+    .unwrap();
     let access = Access::READ | Access::WRITE;
     let file = pollster::block_on(fs.open(&Caller::Own, made.attr.id, access)).unwrap();
     let bytes = vec![7; 1 << 20];

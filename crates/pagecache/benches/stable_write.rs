@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weir_pagecache::{Cache, Config};
 use weir_stores::local::{LocalFs, LocalOptions};
-use weir_vfs::{Access, Caller, IoFlags, SetAttr};
+use weir_vfs::{Access, Caller, CreateMode, IoFlags, SetAttr};
 
 const SIZE: u64 = 16 << 20;
 const BLOCK: usize = 4096;
@@ -47,7 +47,12 @@ fn stable_writes(c: &mut Criterion) {
     let cache = Cache::new(Config { budget_bytes: 64 << 20, ..Config::default() }).unwrap();
     let fs = cache.mount(LocalFs::open(dir.path(), LocalOptions::default()).unwrap());
     let set = SetAttr::default();
-    let made = pollster::block_on(fs.create(&Caller::Own, fs.root(), b"weir", &set, true)).unwrap();
+    let made = pollster::block_on(fs.create(
+        &Caller::Own,
+        fs.root().entry(b"weir").with(&set),
+        CreateMode::MustBeNew,
+    ))
+    .unwrap();
     let file = pollster::block_on(fs.open(&Caller::Own, made.attr.id, Access::WRITE)).unwrap();
     file.write_at(&vec![1; SIZE as usize], 0, IoFlags::SYNC).unwrap();
 

@@ -38,13 +38,14 @@
 //! ```
 //! use weir_pagecache::{Cache, Config, Segment};
 //! use weir_stores::memory::MemoryFs;
-//! use weir_vfs::{Access, Caller, IoFlags, SetAttr};
+//! use weir_vfs::{Access, Caller, CreateMode, IoFlags, SetAttr};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let cache = Cache::new(Config { budget_bytes: 64 << 20, ..Config::default() })?;
 //! let fs = cache.mount(MemoryFs::new());
 //! # pollster::block_on(async {
-//! let made = fs.create(&Caller::Own, fs.root(), b"notes", &SetAttr::default(), true).await?;
+//! let (name, set) = (fs.root().entry(b"notes"), SetAttr::default());
+//! let made = fs.create(&Caller::Own, name.with(&set), CreateMode::MustBeNew).await?;
 //! let file = fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await?;
 //!
 //! file.write_at_async(b"at the end of a gibibyte of nothing", 1 << 30, IoFlags::empty()).await?;
@@ -66,13 +67,14 @@
 //! ```
 //! use weir_pagecache::{Cache, Config};
 //! use weir_stores::memory::MemoryFs;
-//! use weir_vfs::{Access, Advice, Caller, IoFlags, SetAttr};
+//! use weir_vfs::{Access, Advice, Caller, CreateMode, IoFlags, SetAttr};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let cache = Cache::new(Config { budget_bytes: 64 << 20, ..Config::default() })?;
 //! let fs = cache.mount(MemoryFs::new());
 //! let file = pollster::block_on(async {
-//!     let made = fs.create(&Caller::Own, fs.root(), b"log", &SetAttr::default(), true).await?;
+//!     let (name, set) = (fs.root().entry(b"log"), SetAttr::default());
+//!     let made = fs.create(&Caller::Own, name.with(&set), CreateMode::MustBeNew).await?;
 //!     fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await
 //! })?;
 //!

@@ -82,12 +82,12 @@ mod core {
     }
 
     #[test]
-    fn a_frame_is_not_used_again_while_a_reader_may_see_it() {
+    fn a_frame_is_not_reused_while_a_reader_may_see_it() {
         check(3, |world| world.read(&world.domain.enter()), None);
     }
 
     #[test]
-    fn nor_when_two_move_the_epoch_on() {
+    fn a_frame_is_not_reused_while_two_threads_advance_the_epoch() {
         let advance = |world: &World| {
             world.domain.advance();
         };
@@ -95,7 +95,7 @@ mod core {
     }
 
     #[test]
-    fn nor_while_one_may_who_has_come_from_another_domain() {
+    fn a_frame_is_not_reused_while_a_reader_from_another_domain_may_see_it() {
         let reader = |world: &World| {
             let _other = world.other.enter();
             world.read(&world.domain.enter());
@@ -104,7 +104,7 @@ mod core {
     }
 
     #[test]
-    fn nor_while_one_may_who_has_gone_on_to_another_domain() {
+    fn a_frame_is_not_reused_while_a_reader_that_entered_another_domain_may_see_it() {
         let reader = |world: &World| {
             let guard = world.domain.enter();
             let _other = world.other.enter();
@@ -166,12 +166,12 @@ mod lent {
     }
 
     #[test]
-    fn a_lent_frame_is_not_freed_when_another_borrower_of_its_run_has_done() {
+    fn a_lent_frame_stays_when_another_borrower_of_its_run_ends() {
         check(3, &[1]);
     }
 
     #[test]
-    fn nor_its_neighbours() {
+    fn neighbours_of_a_lent_frame_stay() {
         check(2, &[0, 2, 3]);
     }
 }
@@ -191,7 +191,7 @@ mod whole {
     // Not the model's: they count over all schedules.
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     use weir_stores::memory::MemoryFs;
-    use weir_vfs::{Access, Caller, IoFlags, SetAttr};
+    use weir_vfs::{Access, Caller, CreateMode, IoFlags, SetAttr};
 
     /// A cache of 16 pages without threads of its own.
     fn rig() -> (Arc<Memory>, File) {
@@ -202,7 +202,8 @@ mod whole {
         let fs = cache.mount(MemoryFs::new());
         let file = crate::block_on(async {
             let set = SetAttr::default();
-            let made = fs.create(&Caller::Own, fs.root(), b"f", &set, true).await.unwrap();
+            let new = fs.root().entry(b"f").with(&set);
+            let made = fs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
             fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await.unwrap()
         });
         (memory, file)

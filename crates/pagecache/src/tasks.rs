@@ -4,7 +4,10 @@
 //! 1. An operation that changes a store and then the cache must not stop in between. The caller
 //!    polls it like any future; if the caller drops it, its store's thread polls it to completion
 //!    ([`finish`]).
-//! 2. A panic ends only the task: unwinding drops what it held, its waiters look again, and the
+//! 2. If the thread cannot be started, a caller that drops its work polls it once more, so that the
+//!    work wakes the queue. The queue tries again with each task that is added or woken, and with each
+//!    call that waits for a sync.
+//! 3. A panic ends only the task: unwinding drops what it held, its waiters look again, and the
 //!    thread continues with the others.
 
 use crate::thread::Background;
@@ -14,6 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
+#[cfg(all(test, not(any(loom, shuttle))))]
+use weir_base::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use weir_base::sync::{Condvar, Mutex};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -24,6 +29,9 @@ pub(crate) struct Tasks {
     background: Background,
     queue: Mutex<Queue>,
     ready: Condvar,
+    /// Number of starts of the thread that fail.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) refused_starts: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -41,7 +49,10 @@ struct Task {
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
         let tasks = self.tasks.clone();
-        tasks.queue.lock().ready.push_back(self);
+        let mut queue = tasks.queue.lock();
+        queue.ready.push_back(self);
+        tasks.start(&mut queue);
+        drop(queue);
         tasks.ready.notify_one();
     }
 }
@@ -58,16 +69,34 @@ impl Tasks {
         let mut queue = self.queue.lock();
         queue.ready.push_back(task);
         queue.alive += 1;
-        if !queue.running && self.background == Background::Threads {
-            let tasks = self.clone();
-            match crate::thread::try_spawn("weir-tasks", move || tasks.run()) {
-                Ok(()) => queue.running = true,
-                // The next task retries.
-                Err(error) => tracing::error!("cannot start thread weir-tasks: {error}"),
-            }
-        }
+        self.start(&mut queue);
         drop(queue);
         self.ready.notify_one();
+    }
+
+    /// For a call that waits for a task: starts the thread if that failed before.
+    pub(crate) fn retry(self: &Arc<Self>) {
+        self.start(&mut self.queue.lock());
+    }
+
+    /// Starts the thread, unless it runs or there are no tasks.
+    fn start(self: &Arc<Self>, queue: &mut Queue) {
+        if queue.running || queue.alive == 0 || self.background != Background::Threads {
+            return;
+        }
+        let tasks = self.clone();
+        match self.try_spawn(move || tasks.run()) {
+            Ok(()) => queue.running = true,
+            Err(error) => tracing::error!("cannot start thread weir-tasks: {error}"),
+        }
+    }
+
+    fn try_spawn(&self, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        #[cfg(all(test, not(any(loom, shuttle))))]
+        if self.refused_starts.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok() {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
+        crate::thread::try_spawn("weir-tasks", run)
     }
 
     /// Number of unfinished tasks.
@@ -91,6 +120,13 @@ impl Tasks {
                 }
             };
             self.poll(&task);
+        }
+    }
+
+    /// Polls the tasks that can go on, if there is no thread for them.
+    fn poll_stranded(&self) {
+        if self.background == Background::Threads {
+            self.run_ready();
         }
     }
 
@@ -155,6 +191,10 @@ impl<T: Send + 'static> Drop for Finish<T> {
             self.tasks.spawn(async move {
                 work.await;
             });
+            if !self.tasks.queue.lock().running {
+                // So far, what the work waits for wakes the caller; from here on, the task.
+                self.tasks.poll_stranded();
+            }
         }
     }
 }
@@ -165,7 +205,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn work_of_a_caller_who_left_is_finished() {
+    fn work_of_a_dropped_caller_is_finished() {
         let tasks = Arc::new(Tasks::default());
         let (tx, rx) = mpsc::channel();
         let mut yielded = false;
@@ -184,6 +224,49 @@ mod tests {
         assert!(work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         drop(work);
         rx.recv().unwrap();
+    }
+
+    #[test]
+    fn work_whose_thread_cannot_start_is_finished_when_it_can_go_on() {
+        const BOUND: std::time::Duration = std::time::Duration::from_secs(30);
+        let tasks = Arc::new(Tasks::default());
+        tasks.refused_starts.store(2, SeqCst);
+        let (done, ended) = mpsc::channel();
+        let call: Arc<Mutex<(bool, Option<Waker>)>> = Arc::default();
+        let reply = call.clone();
+        let mut work = Box::pin(finish(&tasks, async move {
+            std::future::poll_fn(|cx| {
+                let (replied, waker) = &mut *reply.lock();
+                *waker = Some(cx.waker().clone());
+                if *replied { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            done.send(()).unwrap();
+        }));
+        assert!(work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(work);
+        // A call that waits for the work has no more success.
+        tasks.retry();
+        assert_eq!(tasks.refused_starts.load(SeqCst), 0);
+        let waker = {
+            let (replied, waker) = &mut *call.lock();
+            *replied = true;
+            waker.take().unwrap()
+        };
+        waker.wake();
+        assert_eq!(ended.recv_timeout(BOUND), Ok(()));
+    }
+
+    #[test]
+    fn a_call_that_waits_starts_the_thread_again() {
+        let tasks = Arc::new(Tasks::default());
+        tasks.refused_starts.store(1, SeqCst);
+        let (hold, held) = mpsc::channel::<()>();
+        tasks.spawn(async move { _ = held.recv() });
+        assert!(!tasks.queue.lock().running);
+        tasks.retry();
+        assert!(tasks.queue.lock().running);
+        drop(hold);
     }
 
     #[test]

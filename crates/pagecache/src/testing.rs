@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread::yield_now;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Access, Caller, FileId, FileSystem, SetAttr};
+use weir_vfs::{Access, Caller, CreateMode, FileId, FileSystem, SetAttr};
 
 pub(crate) struct Rig {
     pub(crate) store: Arc<Fault>,
@@ -28,7 +28,11 @@ impl Rig {
     /// A new file, open for reading and writing.
     pub(crate) fn create(&self, name: &str) -> File {
         let (name, set) = (name.as_bytes(), SetAttr::default());
-        let made = self.fs.create(&Caller::Own, self.fs.root(), name, &set, true);
+        let made = self.fs.create(
+            &Caller::Own,
+            self.fs.root().entry(name).with(&set),
+            CreateMode::MustBeNew,
+        );
         self.open(pollster::block_on(made).unwrap().attr.id)
     }
 

@@ -27,7 +27,7 @@ fn config(budget: u64, max: u64) -> Config {
 }
 
 #[test]
-fn a_lower_budget_gives_memory_back_and_keeps_what_is_lent_and_dirty() {
+fn a_lower_budget_returns_memory_and_keeps_lent_and_dirty_pages() {
     let _alone = alone();
     let rig = Rig::configured(config(128 * MIB, 0));
     let bytes = pattern(96 << 20, 1);
@@ -55,8 +55,8 @@ fn a_lower_budget_gives_memory_back_and_keeps_what_is_lent_and_dirty() {
     rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
     drop(lent);
     block_on(rig.cache.budget_reached());
-    let after = resident_bytes();
-    assert!(rig.cache.used_bytes() <= 16 * MIB);
+    let (after, used) = (resident_bytes(), rig.cache.used_bytes());
+    assert!(used <= 16 * MIB);
     assert!(before - after > 70 * MIB, "{} MiB given back", (before - after) / MIB);
     for at in (0..bytes.len()).step_by(1 << 20) {
         assert!(
@@ -64,11 +64,14 @@ fn a_lower_budget_gives_memory_back_and_keeps_what_is_lent_and_dirty() {
         );
     }
     assert!(read_full(&dirty, 0, 8 << 20, IoFlags::empty()) == bytes[..8 << 20]);
-    assert!(resident_bytes() < after + 8 * MIB, "above the new budget again");
+    // Beside the pages, the process holds what it held before, and the buffers of the last reads.
+    let others = after - used;
+    let now = resident_bytes();
+    assert!(now < others + (16 + 12) * MIB, "{} MiB above the others", (now - others) / MIB);
 }
 
 #[test]
-fn pages_that_stay_are_moved_not_dropped() {
+fn a_lower_budget_moves_pages_instead_of_dropping_them() {
     let _alone = alone();
     let rig = Rig::configured(config(64 * MIB, 0));
     let bytes = pattern(40 << 20, 2);
@@ -109,7 +112,7 @@ fn a_budget_grows_up_to_the_reservation_and_no_further() {
 /// A writer that waits for more memory than the new budget ever allows at once continues in smaller
 /// steps.
 #[test]
-fn who_waits_for_memory_survives_a_lower_budget() {
+fn a_waiter_for_memory_survives_a_lower_budget() {
     let _alone = alone();
     let rig = Rig::configured(config(8 * MIB, 0));
     let file = rig.create("f");

@@ -37,7 +37,7 @@ fn lent(file: &File, flags: IoFlags) -> Vec<u8> {
 }
 
 #[test]
-fn a_read_ends_where_the_file_was_cut_off() {
+fn a_read_ends_where_another_program_truncated_the_file() {
     let bytes = pattern(LEN, 1);
     for size in [0, 1, 4096, 300_000, LEN - 4096, LEN - 1] {
         for flags in [NONE, IoFlags::UNCACHED] {
@@ -57,7 +57,7 @@ fn a_read_ends_where_the_file_was_cut_off() {
 }
 
 #[test]
-fn a_stream_that_is_read_ahead_ends_where_the_file_was_cut_off() {
+fn read_ahead_ends_where_another_program_truncated_the_file() {
     const CUT: usize = 800_000;
     let bytes = pattern(LEN, 2);
     for flags in [NONE, IoFlags::UNCACHED] {
@@ -75,7 +75,7 @@ fn a_stream_that_is_read_ahead_ends_where_the_file_was_cut_off() {
 }
 
 #[test]
-fn a_file_that_is_cut_off_under_a_write_keeps_what_was_written() {
+fn a_file_truncated_during_a_write_keeps_the_written_data() {
     let rig = Rig::new(1024);
     let bytes = pattern(LEN, 3);
     let file = rig.cold("f", &bytes);
@@ -98,7 +98,7 @@ fn a_file_that_is_cut_off_under_a_write_keeps_what_was_written() {
 }
 
 #[test]
-fn a_store_that_ends_early_against_its_word_is_asked_again_and_then_fails() {
+fn a_read_that_ends_before_the_reported_size_is_retried_and_then_fails() {
     let rig = Rig::new(1024);
     let bytes = pattern(20_000, 4);
     let file = rig.cold("f", &bytes);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_pagecache::{Cache, CachedFs, Config, File};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Access, Advice, Caller, Error, FileId, IoFlags, Result, SetAttr};
+use weir_vfs::{Access, Advice, Caller, CreateMode, Error, FileId, IoFlags, Result, SetAttr};
 
 const RW: Access = Access::READ.union(Access::WRITE);
 const PAGE: usize = 4096;
@@ -106,7 +106,9 @@ fn bytes_of(file: &File) -> Vec<u8> {
 fn old_file(store: &Arc<Fault>) -> (CachedFs, File) {
     let fs = cache().mount(store.clone());
     let set = SetAttr::default();
-    let made = block_on(fs.create(&Caller::Own, fs.root(), b"f", &set, true)).unwrap();
+    let made =
+        block_on(fs.create(&Caller::Own, fs.root().entry(b"f").with(&set), CreateMode::MustBeNew))
+            .unwrap();
     let file = open(&fs, made.attr.id);
     assert_eq!(file.write_at(&[0xAA; OLD], 0, IoFlags::empty()), Ok(OLD));
     file.sync(false).unwrap();

@@ -35,7 +35,7 @@ fn behaves_like_a_vector_when_the_store_is_late() {
 }
 
 #[test]
-fn behaves_like_a_vector_but_for_what_failed_when_the_store_fails() {
+fn behaves_like_a_vector_except_for_operations_that_the_store_fails() {
     let seed = env("WEIR_SEED", 200);
     let ops = env("WEIR_OPS", 500);
     let mut failed = Failed::default();
@@ -143,17 +143,7 @@ fn step(
     let mut failing = failed.is_some().then(|| Failing::begin(rig));
     let flags = if random.chance(30) { IoFlags::UNCACHED } else { IoFlags::empty() };
     let size = oracle.len() as u64;
-    let offset = match random.below(4) {
-        0 => size,
-        1 => random.below(MAX) & !4095,
-        _ => random.below(MAX),
-    };
-    let len = match random.below(4) {
-        0 => random.below(600),
-        1 => 4096 * random.below(20),
-        _ => random.below(80 << 10),
-    }
-    .min(MAX - offset.min(MAX)) as usize;
+    let (offset, len) = random_range(random, size);
     match random.below(100) {
         0..35 => {
             let byte = random.next() as u8;
@@ -175,26 +165,10 @@ fn step(
         }
         35..70 => {
             if let Some(failed) = &mut failed {
-                let mut buf = vec![0xEE; len];
-                match file.read_at(&mut buf, offset, flags) {
-                    Ok(n) => {
-                        let end = offset as usize + n;
-                        assert!(n == 0 || buf[..n] == oracle[offset as usize..end], "{what}");
-                    }
-                    Err(_) => failed.reads += 1,
-                }
+                failed.reads += u64::from(!try_read(file, oracle, (offset, len), flags, what));
                 failing.take();
             }
-            let got = read_full(file, offset, len, flags);
-            let want = &oracle[(offset as usize).min(oracle.len())..];
-            let want = &want[..len.min(want.len())];
-            if let Some(at) = (0..got.len().max(want.len())).find(|&i| got.get(i) != want.get(i)) {
-                panic!(
-                    "{what}: read {len} at {offset} of {size}: {} bytes, wanted {}, differ at {at}",
-                    got.len(),
-                    want.len()
-                );
-            }
+            check_read(file, oracle, (offset, len), flags, what);
         }
         70..80 => {
             if let Some(failed) = &mut failed {
@@ -252,6 +226,51 @@ fn step(
         }
     }
     assert_eq!(file.size(), oracle.len() as u64, "{what}");
+}
+
+/// An offset and a length: often at the end of the file, of whole pages, or small.
+fn random_range(random: &mut Random, size: u64) -> (u64, usize) {
+    let offset = match random.below(4) {
+        0 => size,
+        1 => random.below(MAX) & !4095,
+        _ => random.below(MAX),
+    };
+    let len = match random.below(4) {
+        0 => random.below(600),
+        1 => 4096 * random.below(20),
+        _ => random.below(80 << 10),
+    };
+    (offset, len.min(MAX - offset.min(MAX)) as usize)
+}
+
+/// Reads while the store fails. Returns whether the read succeeded; what it returned must be right.
+fn try_read(
+    file: &File,
+    oracle: &[u8],
+    (offset, len): (u64, usize),
+    flags: IoFlags,
+    what: &str,
+) -> bool {
+    let mut buf = vec![0xEE; len];
+    let Ok(n) = file.read_at(&mut buf, offset, flags) else { return false };
+    let end = offset as usize + n;
+    assert!(n == 0 || buf[..n] == oracle[offset as usize..end], "{what}");
+    true
+}
+
+/// Reads, and compares all of it.
+fn check_read(file: &File, oracle: &[u8], (offset, len): (u64, usize), flags: IoFlags, what: &str) {
+    let got = read_full(file, offset, len, flags);
+    let want = &oracle[(offset as usize).min(oracle.len())..];
+    let want = &want[..len.min(want.len())];
+    if let Some(at) = (0..got.len().max(want.len())).find(|&i| got.get(i) != want.get(i)) {
+        panic!(
+            "{what}: read {len} at {offset} of {}: {} bytes, wanted {}, differ at {at}",
+            oracle.len(),
+            got.len(),
+            want.len()
+        );
+    }
 }
 
 /// A change failed of which `done` bytes are there for certain. Each of the others is as it was or as it

@@ -14,7 +14,8 @@ use weir_pagecache::{Cache, Config, Segment};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{
-    Access, Advice, Caller, Capabilities, Error, FileSystem, IoFlags, SegmentKind, SetAttr, SetTime,
+    Access, Advice, Caller, Capabilities, CreateMode, Error, FileSystem, IoFlags, ReaddirRequest,
+    SegmentKind, SetAttr, SetTime,
 };
 
 const PAGE: u64 = 4096;
@@ -41,7 +42,7 @@ fn i5_reads_are_clipped_at_the_end_of_file() {
 }
 
 #[test]
-fn i5_a_fill_that_a_truncate_overtakes_publishes_nothing() {
+fn i5_a_fill_overtaken_by_a_truncate_publishes_nothing() {
     let rig = Rig::new(64);
     let file = rig.cold("f", &pattern(8 * 4096, 1));
     Rig::random(&file);
@@ -62,7 +63,7 @@ fn i5_a_fill_that_a_truncate_overtakes_publishes_nothing() {
 /// A truncation changes the store first, and then the cache: a read in between is not published, as
 /// the cache still shows the old length.
 #[test]
-fn i5_a_fill_that_reads_while_the_file_is_cut_off_publishes_nothing() {
+fn i5_a_fill_during_a_truncate_publishes_nothing() {
     let rig = Rig::new(64);
     let bytes = pattern(8 * 4096, 1);
     let file = rig.cold("f", &bytes);
@@ -234,7 +235,7 @@ fn lent_pages_do_not_change_and_count_against_the_budget() {
 }
 
 #[test]
-fn a_store_that_opts_out_and_a_switch_take_reads_off_the_fast_path() {
+fn a_store_and_a_switch_can_disable_the_fast_path() {
     let rig = Rig::with(64, Capabilities::all() - Capabilities::FAST_READ);
     let file = rig.create("f");
     write_all(&file, b"hello", 0);
@@ -254,7 +255,7 @@ fn a_store_that_opts_out_and_a_switch_take_reads_off_the_fast_path() {
 }
 
 #[test]
-fn a_read_that_is_dropped_leaves_nothing_stuck() {
+fn a_dropped_read_blocks_no_other_operation() {
     let rig = Rig::new(64);
     let bytes = pattern(4 * 4096, 5);
     let file = rig.cold("f", &bytes);
@@ -275,7 +276,7 @@ fn a_read_that_is_dropped_leaves_nothing_stuck() {
 }
 
 #[test]
-fn extents_include_what_is_not_written_back() {
+fn extents_include_dirty_data() {
     let rig = Rig::new(64);
     let file = rig.create("f");
     file.truncate(20 * PAGE).unwrap();
@@ -294,7 +295,7 @@ fn extents_include_what_is_not_written_back() {
 }
 
 #[test]
-fn a_clone_sees_what_was_written_and_not_what_comes_later() {
+fn a_clone_has_earlier_writes_and_no_later_ones() {
     let rig = Rig::new(256);
     let from = rig.create("a");
     let to = rig.create("b");
@@ -313,7 +314,7 @@ fn a_clone_sees_what_was_written_and_not_what_comes_later() {
 }
 
 #[test]
-fn every_write_moves_times_and_change_at_once_and_writeback_does_not() {
+fn writes_change_times_and_change_attribute_and_writeback_does_not() {
     let rig = Rig::new(64);
     let file = rig.create("f");
     let id = file.id();
@@ -327,16 +328,20 @@ fn every_write_moves_times_and_change_at_once_and_writeback_does_not() {
     file.sync(false).unwrap();
     let after = block_on(file.getattr()).unwrap();
     assert_eq!((after.change, after.mtime, after.ctime), (last.change, last.mtime, last.ctime));
-    let name = block_on(rig.fs.lookup(&Caller::Own, rig.fs.root(), b"f")).unwrap();
+    let name = block_on(rig.fs.lookup(&Caller::Own, rig.fs.root().entry(b"f"))).unwrap();
     assert_eq!((name.change, name.size), (last.change, 3));
     let stored = block_on(rig.store.getattr(id)).unwrap();
     assert_eq!(stored.mtime, last.mtime, "the store has the time of the write");
-    let page = block_on(rig.fs.readdir(&Caller::Own, rig.fs.root(), 0, 10, true)).unwrap();
+    let page = block_on(rig.fs.readdir(
+        &Caller::Own,
+        ReaddirRequest { dir: rig.fs.root(), cookie: 0, max_entries: 10, with_attr: true },
+    ))
+    .unwrap();
     assert_eq!(page.entries[0].attr.as_ref().unwrap().change, last.change);
 }
 
 #[test]
-fn times_that_are_set_on_a_dirty_file_stay_set() {
+fn times_set_on_a_dirty_file_survive_writeback() {
     let rig = Rig::new(64);
     let file = rig.create("f");
     write_all(&file, b"x", 0);
@@ -355,7 +360,7 @@ fn times_that_are_set_on_a_dirty_file_stay_set() {
 }
 
 #[test]
-fn a_change_behind_the_caches_back_is_noticed() {
+fn a_change_by_another_program_is_noticed() {
     let rig = Rig::new(64);
     let file = rig.create("f");
     write_all(&file, b"ours", 0);
@@ -378,7 +383,7 @@ fn a_removed_file_lives_until_its_last_close_and_is_not_written_back() {
     let file = rig.create("f");
     let root = rig.fs.root();
     write_all(&file, b"still here", 0);
-    block_on(rig.fs.unlink(&Caller::Own, root, b"f")).unwrap();
+    block_on(rig.fs.unlink(&Caller::Own, root.entry(b"f"))).unwrap();
     assert_eq!(read_full(&file, 0, 20, NONE), b"still here");
     drop(file);
     until("all memory", || rig.cache.used_bytes() == 0 && rig.cache.dirty_bytes() == 0);
@@ -392,7 +397,7 @@ fn a_removed_file_lives_until_its_last_close_and_is_not_written_back() {
 }
 
 #[test]
-fn rights_are_asked_of_the_store_and_files_are_opened_for_what_was_asked() {
+fn the_store_decides_rights_and_opens_with_the_requested_access() {
     let rig = Rig::new(64);
     let file = rig.create("f");
     let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
@@ -410,7 +415,7 @@ fn rights_are_asked_of_the_store_and_files_are_opened_for_what_was_asked() {
 }
 
 #[test]
-fn sequential_reads_run_ahead_and_random_ones_do_not() {
+fn sequential_reads_cause_read_ahead_and_random_ones_do_not() {
     let rig = Rig::new(1024);
     let bytes = pattern(200 * 4096, 7);
     let file = rig.cold("f", &bytes);
@@ -446,7 +451,7 @@ fn a_range_is_synced_and_the_rest_stays_dirty() {
 }
 
 #[test]
-fn a_page_written_and_dropped_since_the_store_looked_is_no_hole() {
+fn a_page_written_and_dropped_during_a_hole_lookup_is_no_hole() {
     let rig = Rig::new(1024);
     let file = rig.create("f");
     let page = pattern(4096, 1);
@@ -477,7 +482,7 @@ fn a_page_written_and_dropped_since_the_store_looked_is_no_hole() {
 }
 
 #[test]
-fn data_between_short_holes_comes_back_in_few_reads() {
+fn data_between_short_holes_takes_few_reads() {
     let rig = Rig::new(1024);
     let file = rig.create("f");
     let page = pattern(4096, 1);
@@ -508,7 +513,7 @@ fn data_between_short_holes_comes_back_in_few_reads() {
 }
 
 #[test]
-fn dirty_pages_are_written_back_when_they_are_old_enough_and_not_before() {
+fn dirty_pages_are_written_back_at_their_age_limit() {
     let rig = Rig::new(1024);
     let file = rig.create("f");
     let start = Instant::now();
@@ -521,7 +526,7 @@ fn dirty_pages_are_written_back_when_they_are_old_enough_and_not_before() {
 }
 
 #[test]
-fn writers_run_free_then_pause_for_each_call_then_wait_the_more_is_dirty() {
+fn writers_are_throttled_in_steps_as_dirty_data_grows() {
     // Background writeback from 102 pages on, a pause per call from 255, all writers wait at 409.
     let rig = Rig::new(1024);
     let file = rig.create("f");
@@ -555,7 +560,7 @@ fn writers_run_free_then_pause_for_each_call_then_wait_the_more_is_dirty() {
 }
 
 #[test]
-fn hipri_is_taken_and_changes_nothing() {
+fn hipri_is_accepted_and_has_no_effect() {
     let rig = Rig::new(64);
     let bytes = pattern(3 * 4096, 31);
     let file = rig.cold("f", &bytes);
@@ -567,7 +572,7 @@ fn hipri_is_taken_and_changes_nothing() {
 }
 
 #[test]
-fn zeros_at_the_end_of_a_file_cut_off_no_write_that_comes_meanwhile() {
+fn zeroing_the_tail_of_a_file_keeps_concurrent_writes() {
     let store = Fault::over(MemoryFs::new(), 1);
     let (_cache, file) = over(store.clone());
     write_all(&file, &pattern(4 * PAGE as usize, 1), 0);
@@ -610,7 +615,7 @@ fn zeros_at_the_end_of_a_file_cut_off_no_write_that_comes_meanwhile() {
 }
 
 #[test]
-fn zeros_that_find_no_space_change_nothing() {
+fn zeroing_without_space_changes_nothing() {
     let store = Fault::over(MemoryFs::new(), 1);
     let (_cache, file) = over(store.clone());
     let before = pattern(4 * PAGE as usize, 1);
@@ -643,24 +648,27 @@ fn over(store: std::sync::Arc<Fault>) -> (Cache, weir_pagecache::File) {
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     let access = Access::READ | Access::WRITE;
     let file = block_on(async {
-        let made = fs.create(&Caller::Own, fs.root(), b"file", &set, true).await.unwrap();
+        let made = fs
+            .create(&Caller::Own, fs.root().entry(b"file").with(&set), CreateMode::MustBeNew)
+            .await
+            .unwrap();
         fs.open(&Caller::Own, made.attr.id, access).await.unwrap()
     });
     (cache, file)
 }
 
 #[test]
-fn a_file_that_loses_its_names_while_it_gets_one_stays_without() {
+fn a_link_during_the_last_unlink_leaves_the_file_unlinked() {
     let rig = Rig::new(64);
     let file = rig.create("f");
     let switches = &rig.store.switches;
     switches.hold_links.store(true, Ordering::SeqCst);
     let root = rig.fs.root();
     std::thread::scope(|scope| {
-        let link = scope.spawn(|| block_on(rig.fs.link(&Caller::Own, file.id(), root, b"g")));
+        let link = scope.spawn(|| block_on(rig.fs.link(&Caller::Own, file.id(), root.entry(b"g"))));
         until("the name", || switches.links.load(Ordering::SeqCst) > 0);
         for name in [b"f", b"g"] {
-            block_on(rig.fs.unlink(&Caller::Own, root, name)).unwrap();
+            block_on(rig.fs.unlink(&Caller::Own, root.entry(name))).unwrap();
         }
         switches.hold_links.store(false, Ordering::SeqCst);
         link.join().unwrap().unwrap();

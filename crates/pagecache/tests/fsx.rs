@@ -11,7 +11,7 @@ use weir_pagecache::{Cache, CachedFs, Config, File};
 use weir_stores::local::{IoEngine, LocalFs, LocalOptions};
 use weir_stores::memory::MemoryFs;
 use weir_stores::random::Random;
-use weir_vfs::{Access, Advice, Caller, Capabilities, FileSystem, IoFlags, SetAttr};
+use weir_vfs::{Access, Advice, Caller, Capabilities, CreateMode, FileSystem, IoFlags, SetAttr};
 
 /// The file's size stays below this, as fsx's does.
 const MAX_BYTES: u64 = 256 * 1024;
@@ -62,7 +62,8 @@ impl Fsx {
         let config = Config { budget_bytes: budget_kib << 10, ..Config::default() };
         let fs = Cache::new(config).unwrap().mount(store);
         let set = SetAttr::default();
-        let create = fs.create(&Caller::Own, fs.root(), b"fsx", &set, true);
+        let create =
+            fs.create(&Caller::Own, fs.root().entry(b"fsx").with(&set), CreateMode::MustBeNew);
         let id = pollster::block_on(create).unwrap().attr.id;
         let file = open(&fs, id);
         let oracle = tempfile::tempfile().unwrap();

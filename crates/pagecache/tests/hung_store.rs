@@ -7,7 +7,7 @@ use common::{Rig, Shaky, block_on, pattern, until, write_all};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_pagecache::{CachedFs, File};
-use weir_vfs::{Access, Caller, FileSystem, IoFlags, SetAttr};
+use weir_vfs::{Access, Caller, CreateMode, FileSystem, IoFlags, SetAttr};
 
 /// A cache over a store that will hang, and one that works.
 struct Two {
@@ -42,13 +42,17 @@ impl Drop for Two {
 
 fn make(fs: &CachedFs, name: &str) -> File {
     let set = SetAttr::default();
-    let made = block_on(fs.create(&Caller::Own, fs.root(), name.as_bytes(), &set, true));
+    let made = block_on(fs.create(
+        &Caller::Own,
+        fs.root().entry(name.as_bytes()).with(&set),
+        CreateMode::MustBeNew,
+    ));
     let access = Access::READ | Access::WRITE;
     block_on(fs.open(&Caller::Own, made.unwrap().attr.id, access)).unwrap()
 }
 
 fn stored_size(store: &Shaky, name: &str) -> u64 {
-    block_on(store.lookup(&Caller::Own, store.root(), name.as_bytes())).unwrap().size
+    block_on(store.lookup(&Caller::Own, store.root().entry(name.as_bytes()))).unwrap().size
 }
 
 #[test]
@@ -68,7 +72,7 @@ fn a_store_whose_writes_block_does_not_stop_writeback_of_others() {
 }
 
 #[test]
-fn a_store_whose_looks_block_does_not_stop_the_tasks_of_others() {
+fn a_store_whose_getattr_blocks_does_not_stop_tasks_of_others() {
     let two = Two::new();
     let (hung, other) = (two.rig.create("f"), two.healthy_file("f"));
     write_all(&hung, b"x", 0);
@@ -101,7 +105,7 @@ fn a_store_whose_closes_block_does_not_stop_closes_and_ends_of_others() {
 }
 
 #[test]
-fn room_is_made_of_a_store_whose_closes_block_without_waiting_for_it() {
+fn reclaim_does_not_wait_for_a_store_whose_closes_block() {
     let two = Two::new();
     two.rig.store.switches.block_closes.store(true, Ordering::SeqCst);
     for n in 0..600 {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use weir_pagecache::{Cache, Config};
-use weir_vfs::{Access, Caller, Error, FileSystem, IoFlags, SetAttr};
+use weir_vfs::{Access, Caller, CreateMode, Error, FileSystem, IoFlags, SetAttr};
 
 const PAGE: u64 = 4096;
 const NONE: IoFlags = IoFlags::empty();
@@ -24,7 +24,7 @@ fn fail(store: &Shaky, error: Error, percent: u32) {
 }
 
 #[test]
-fn i9_what_cannot_be_written_for_good_is_dropped_and_told_each_open_file_once() {
+fn i9_data_with_a_permanent_error_is_dropped_and_reported_once_per_open_file() {
     use Error::{NoSpace, Quota, ReadOnly, Stale, TooBig};
     for error in [NoSpace, Quota, TooBig, ReadOnly, Stale] {
         let rig = Rig::new(64);
@@ -60,7 +60,7 @@ fn i9_what_cannot_be_written_for_good_is_dropped_and_told_each_open_file_once() 
 }
 
 #[test]
-fn i9_what_may_yet_be_written_is_kept_and_a_sync_waits_for_it() {
+fn i9_data_with_a_transient_error_is_kept_and_a_sync_waits_for_its_retries() {
     let rig = patient(Duration::from_secs(60));
     let file = rig.create("f");
     fail(&rig.store, Error::Io, 100);
@@ -83,7 +83,7 @@ fn i9_what_may_yet_be_written_is_kept_and_a_sync_waits_for_it() {
 }
 
 #[test]
-fn i9_a_store_that_fails_on_is_tried_for_a_while_and_then_the_data_is_dropped() {
+fn i9_data_is_dropped_after_the_retry_time() {
     let rig = patient(Duration::from_millis(300));
     let (one, two) = (rig.create("f"), rig.create("g"));
     fail(&rig.store, Error::Io, 100);
@@ -99,7 +99,7 @@ fn i9_a_store_that_fails_on_is_tried_for_a_while_and_then_the_data_is_dropped() 
 }
 
 #[test]
-fn i9_a_page_is_tried_for_as_long_even_if_other_pages_of_its_file_have_failed_before() {
+fn i9_each_page_has_its_own_retry_time() {
     // The flusher retries about every 500 ms.
     let rig = patient(Duration::from_millis(1200));
     let file = rig.create("f");
@@ -116,7 +116,7 @@ fn i9_a_page_is_tried_for_as_long_even_if_other_pages_of_its_file_have_failed_be
 }
 
 #[test]
-fn i9_an_error_that_a_call_meets_which_writes_back_first_is_told_once() {
+fn i9_a_writeback_error_found_by_a_clone_is_reported_once() {
     let rig = Rig::new(64);
     let (file, to) = (rig.create("f"), rig.create("g"));
     fail(&rig.store, Error::NoSpace, 100);
@@ -131,7 +131,7 @@ fn i9_an_error_that_a_call_meets_which_writes_back_first_is_told_once() {
 }
 
 #[test]
-fn i9_a_failing_store_is_tried_again_without_being_asked() {
+fn i9_failed_writeback_is_retried_in_the_background() {
     let rig = patient(Duration::from_secs(60));
     let file = rig.create("f");
     fail(&rig.store, Error::Io, 100);
@@ -156,13 +156,13 @@ fn i9_a_store_that_fails_for_good_does_not_keep_the_cache_alive() {
         fail(&store, Error::Io, fails);
         // The flusher's thread keeps the cache alive, and so its mappings and the store.
         until("the end of the flusher", || std::sync::Arc::strong_count(&store) == 1);
-        let size = block_on(store.lookup(&Caller::Own, store.root(), b"f")).unwrap().size;
+        let size = block_on(store.lookup(&Caller::Own, store.root().entry(b"f"))).unwrap().size;
         assert_eq!(size, if fails == 0 { 8 } else { 0 }, "written if the store recovers in time");
     }
 }
 
 #[test]
-fn i9_an_error_of_the_stores_sync_is_told_to_every_open_file() {
+fn i9_a_sync_error_is_reported_to_every_open_file() {
     let rig = Rig::new(64);
     let one = rig.create("f");
     let two = rig.open(one.id());
@@ -182,7 +182,7 @@ fn i9_an_error_of_the_stores_sync_is_told_to_every_open_file() {
 }
 
 #[test]
-fn i9_an_error_that_no_open_file_was_told_of_is_told_to_the_next_one() {
+fn i9_an_unreported_error_is_reported_to_the_next_open_file() {
     let rig = Rig::new(64);
     let file = rig.create("f");
     let id = file.id();
@@ -201,7 +201,7 @@ fn i9_an_error_that_no_open_file_was_told_of_is_told_to_the_next_one() {
 }
 
 #[test]
-fn a_page_that_is_written_again_while_its_write_fails_is_tried_by_itself() {
+fn a_page_rewritten_during_its_failing_write_is_retried_alone() {
     let rig = Rig::new(64);
     let file = rig.cold("f", &pattern(4096, 5));
     let switches = &rig.store.switches;
@@ -240,7 +240,7 @@ impl Drop for Freed<'_> {
 }
 
 #[test]
-fn a_store_without_space_stops_no_writer_for_good() {
+fn a_full_store_blocks_no_writer_for_ever() {
     let rig = Rig::new(1024);
     let file = rig.create("f");
     fail(&rig.store, Error::TooBig, 100);
@@ -253,7 +253,11 @@ fn a_store_that_hangs_does_not_stop_writers_of_others() {
     let rig = Rig::new(1024);
     let others = Shaky::new();
     let fs = rig.cache.mount(others.clone());
-    let made = block_on(fs.create(&Caller::Own, fs.root(), b"f", &SetAttr::default(), true));
+    let made = block_on(fs.create(
+        &Caller::Own,
+        fs.root().entry(b"f").with(&SetAttr::default()),
+        CreateMode::MustBeNew,
+    ));
     let id = made.unwrap().attr.id;
     let other = block_on(fs.open(&Caller::Own, id, Access::READ | Access::WRITE)).unwrap();
     rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
@@ -280,7 +284,7 @@ fn a_store_that_hangs_does_not_stop_writers_of_others() {
 }
 
 #[test]
-fn stores_that_hang_leave_memory_for_others_however_small_their_files() {
+fn hanging_stores_with_small_files_leave_memory_for_others() {
     let rig = Rig::new(1024);
     let stores: Vec<_> = (0..3).map(|_| Shaky::new()).collect();
     let freed: Vec<_> = stores.iter().map(|store| Freed(store)).collect();
@@ -291,7 +295,11 @@ fn stores_that_hang_leave_memory_for_others_however_small_their_files() {
         for n in 0..300 {
             let name = format!("f{n}");
             let set = SetAttr::default();
-            let made = block_on(fs.create(&Caller::Own, fs.root(), name.as_bytes(), &set, true));
+            let made = block_on(fs.create(
+                &Caller::Own,
+                fs.root().entry(name.as_bytes()).with(&set),
+                CreateMode::MustBeNew,
+            ));
             let id = made.unwrap().attr.id;
             let file = block_on(fs.open(&Caller::Own, id, Access::WRITE)).unwrap();
             let _ = file.write_at(&[1; 3 * 4096], 0, IoFlags::NOWAIT);
@@ -322,7 +330,7 @@ fn a_file_that_hangs_does_not_stop_writers_of_others_in_its_store() {
 }
 
 #[test]
-fn setting_times_does_not_wait_for_what_is_written_meanwhile() {
+fn setting_times_does_not_wait_for_later_writes() {
     let rig = Rig::new(64);
     let file = rig.create("f");
     let switches = &rig.store.switches;

@@ -7,7 +7,7 @@ mod common;
 use common::{Rig, block_on, read_full, until, write_all};
 use weir_pagecache::{Cache, Config};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Access, Caller, FileSystem, IoFlags, SetAttr};
+use weir_vfs::{Access, Caller, CreateMode, FileSystem, IoFlags, SetAttr};
 
 const PAGE: u64 = 4096;
 const NONE: IoFlags = IoFlags::empty();
@@ -57,7 +57,7 @@ fn a_change_while_the_file_was_closed_is_noticed_at_open() {
 }
 
 #[test]
-fn what_is_known_of_closed_files_and_of_holes_is_bounded() {
+fn metadata_of_closed_files_and_holes_is_bounded() {
     // With so small a budget the share is 1 MiB.
     let rig = Rig::new(64);
     for n in 0..5000u64 {
@@ -85,7 +85,7 @@ const SLACK: u64 = 64 << 10;
 const APART: u64 = 128 << 20;
 
 #[test]
-fn trees_of_pages_far_apart_are_bounded_though_dirty() {
+fn metadata_of_scattered_dirty_pages_is_bounded() {
     let rig = Rig::new(4096);
     let file = rig.create("dirty");
     let mut most_dirty = 0;
@@ -112,7 +112,7 @@ fn trees_of_pages_far_apart_are_bounded_though_dirty() {
 }
 
 #[test]
-fn open_files_leave_the_rest_what_it_knows() {
+fn open_files_do_not_evict_metadata_of_closed_ones() {
     // Open files alone exceed the share.
     let rig = Rig::new(4096);
     let open: Vec<_> = (0..6000u64).map(|n| rig.create(&format!("f{n}"))).collect();
@@ -132,7 +132,7 @@ fn open_files_leave_the_rest_what_it_knows() {
 }
 
 #[test]
-fn the_flusher_looks_at_what_is_due_and_not_at_every_dirty_file() {
+fn the_flusher_visits_only_files_that_are_due() {
     const FILES: u64 = 3000;
     let rig = Rig::new(65_536);
     for n in 0..FILES {
@@ -178,7 +178,11 @@ fn a_million_files() {
     let create = |n: u64| {
         let name = n.to_string();
         let set = SetAttr::default();
-        let made = store.create(&Caller::Own, store.root(), name.as_bytes(), &set, true);
+        let made = store.create(
+            &Caller::Own,
+            store.root().entry(name.as_bytes()).with(&set),
+            CreateMode::MustBeNew,
+        );
         let id = block_on(made).unwrap().attr.id;
         let file = block_on(store.open(&Caller::Own, id, Access::WRITE)).unwrap();
         block_on(file.set_size(100)).unwrap();

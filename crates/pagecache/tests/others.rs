@@ -16,7 +16,7 @@ use weir_pagecache::{Cache, CachedFs, Config, File};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::local::{LocalFs, LocalOptions};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Access, Caller, IoFlags, RenameFlags, SetAttr};
+use weir_vfs::{Access, Caller, CreateMode, IoFlags, RenameFlags, SetAttr};
 
 const OWN: Caller = Caller::Own;
 const NONE: IoFlags = IoFlags::empty();
@@ -49,13 +49,18 @@ fn cached(dir: &Path) -> CachedFs {
 }
 
 fn open(fs: &CachedFs, name: &str, access: Access) -> File {
-    let id = block_on(fs.lookup(&OWN, fs.root(), name.as_bytes())).unwrap().id;
+    let id = block_on(fs.lookup(&OWN, fs.root().entry(name.as_bytes()))).unwrap().id;
     block_on(fs.open(&OWN, id, access)).unwrap()
 }
 
 fn create(fs: &CachedFs, name: &str, mode: u32) -> File {
     let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-    let made = block_on(fs.create(&OWN, fs.root(), name.as_bytes(), &set, true)).unwrap();
+    let made = block_on(fs.create(
+        &OWN,
+        fs.root().entry(name.as_bytes()).with(&set),
+        CreateMode::MustBeNew,
+    ))
+    .unwrap();
     block_on(fs.open(&OWN, made.attr.id, RW)).unwrap()
 }
 
@@ -217,26 +222,28 @@ fn others_are_seen_amid_our_writes(dir: &Path) {
 }
 
 #[test]
-fn others_are_seen_amid_our_writes_on_the_disk() {
+fn changes_by_others_between_our_writes_are_seen_on_the_disk() {
     others_are_seen_amid_our_writes(temp_dir().path());
 }
 
 #[test]
-fn others_are_seen_amid_our_writes_on_ramfs() {
-    if let Some(dir) = on_mounted("ramfs", "others_are_seen_amid_our_writes_on_ramfs") {
+fn changes_by_others_between_our_writes_are_seen_on_ramfs() {
+    if let Some(dir) = on_mounted("ramfs", "changes_by_others_between_our_writes_are_seen_on_ramfs")
+    {
         others_are_seen_amid_our_writes(&dir);
     }
 }
 
 #[test]
-fn others_are_seen_amid_our_writes_on_tmpfs() {
-    if let Some(dir) = on_mounted("tmpfs", "others_are_seen_amid_our_writes_on_tmpfs") {
+fn changes_by_others_between_our_writes_are_seen_on_tmpfs() {
+    if let Some(dir) = on_mounted("tmpfs", "changes_by_others_between_our_writes_are_seen_on_tmpfs")
+    {
         others_are_seen_amid_our_writes(&dir);
     }
 }
 
 #[test]
-fn our_own_changes_cost_no_page() {
+fn our_own_changes_evict_no_page() {
     if !kernel_tells() {
         return;
     }
@@ -265,7 +272,7 @@ fn our_own_changes_cost_no_page() {
 }
 
 #[test]
-fn the_time_of_modification_that_others_set_is_not_set_back() {
+fn a_modification_time_set_by_another_program_is_kept() {
     if !kernel_tells() {
         return;
     }
@@ -308,7 +315,7 @@ fn descriptors(path: &Path) -> usize {
 }
 
 #[test]
-fn a_file_that_was_written_can_be_executed_seconds_after_it_was_closed() {
+fn a_written_file_can_be_executed_seconds_after_its_close() {
     let dir = temp_dir();
     let fs = cached(dir.path());
     let path = dir.path().join("program");
@@ -346,7 +353,7 @@ fn page_or_less(file: &File) -> Vec<u8> {
 }
 
 #[test]
-fn the_space_of_a_file_that_another_program_removes_is_freed() {
+fn space_of_a_file_removed_by_another_program_is_freed() {
     let dir = temp_dir();
     let fs = cached(dir.path());
     for name in ["written", "read"] {
@@ -365,7 +372,7 @@ fn the_space_of_a_file_that_another_program_removes_is_freed() {
 }
 
 #[test]
-fn a_change_by_others_to_an_idle_file_is_seen_when_it_is_opened() {
+fn a_change_by_others_to_a_closed_file_is_seen_at_open() {
     let dir = temp_dir();
     let fs = cached(dir.path());
     let path = dir.path().join("f");
@@ -409,16 +416,16 @@ fn amid(
 }
 
 #[test]
-fn a_link_that_is_made_amid_an_unlink_keeps_the_file_and_what_is_dirty() {
+fn a_link_during_an_unlink_keeps_the_file_and_its_dirty_pages() {
     let (fault, fs, file) = held_rig();
     let id = file.id();
     drop(file);
     let unlinking = fs.clone();
     amid(
         (&fault, Call::Unlink),
-        move || block_on(unlinking.unlink(&OWN, unlinking.root(), b"a")).unwrap(),
+        move || block_on(unlinking.unlink(&OWN, unlinking.root().entry(b"a"))).unwrap(),
         || {
-            block_on(fs.link(&OWN, id, fs.root(), b"b")).unwrap();
+            block_on(fs.link(&OWN, id, fs.root().entry(b"b"))).unwrap();
         },
     );
     assert_eq!(page_or_less(&open(&fs, "b", RW)), b"precious");
@@ -431,7 +438,7 @@ fn a_link_that_is_made_amid_an_unlink_keeps_the_file_and_what_is_dirty() {
 }
 
 #[test]
-fn a_rename_of_the_file_amid_one_over_its_name_keeps_it_and_what_is_dirty() {
+fn a_rename_during_a_replacement_keeps_the_file_and_its_dirty_pages() {
     let (fault, fs, file) = held_rig();
     drop(create(&fs, "other", 0o644));
     drop(file);
@@ -460,7 +467,7 @@ fn a_rename_of_the_file_amid_one_over_its_name_keeps_it_and_what_is_dirty() {
 }
 
 #[test]
-fn links_and_unlinks_at_once_lose_no_file() {
+fn concurrent_links_and_unlinks_lose_no_file() {
     let dir = temp_dir();
     let fs = cached(dir.path());
     for round in 0..300u32 {
@@ -472,16 +479,16 @@ fn links_and_unlinks_at_once_lose_no_file() {
         let linked = std::thread::scope(|scope| {
             scope.spawn(|| {
                 barrier.wait();
-                block_on(fs.unlink(&OWN, fs.root(), b"a")).unwrap();
+                block_on(fs.unlink(&OWN, fs.root().entry(b"a"))).unwrap();
             });
             barrier.wait();
-            block_on(fs.link(&OWN, id, fs.root(), b"b")).is_ok()
+            block_on(fs.link(&OWN, id, fs.root().entry(b"b"))).is_ok()
         });
         if linked {
             let found = block_on(fs.getattr(id)).expect("a file with a name lives");
             assert_eq!(found.nlink, 1);
             assert_eq!(page_or_less(&open(&fs, "b", RW)), round.to_le_bytes(), "round {round}");
-            block_on(fs.unlink(&OWN, fs.root(), b"b")).unwrap();
+            block_on(fs.unlink(&OWN, fs.root().entry(b"b"))).unwrap();
         }
         assert!(block_on(fs.getattr(id)).is_err(), "and one without is gone");
     }

@@ -84,7 +84,7 @@ fn a_strided_stream_gets_its_next_reads_and_nothing_between() {
 }
 
 #[test]
-fn a_random_reader_gets_none() {
+fn random_reads_get_no_read_ahead() {
     let (rig, file, bytes) = rig(8192);
     let mut random = Random(8);
     // Each page at most once, and no two of them adjacent.
@@ -113,7 +113,7 @@ fn a_stream_beside_random_reads_keeps_its_window() {
 }
 
 #[test]
-fn a_window_that_memory_has_no_room_for_shrinks() {
+fn a_window_shrinks_when_memory_is_short() {
     // 64 interleaved streams with a budget of 1024 pages: their read-ahead does not all fit.
     let rig = rig_of(1024);
     let bytes = pattern(8192 * 4096, 1);
@@ -152,7 +152,7 @@ fn random_advice_reads_nothing_ahead() {
 }
 
 #[test]
-fn willneed_brings_the_range_in_and_waits_for_nothing() {
+fn willneed_starts_reading_the_range_without_waiting() {
     let (rig, file, bytes) = rig(4096);
     rig.store.switches.hold_reads.store(true, Ordering::SeqCst);
     file.advise(100 * PAGE + 5, 1000 * PAGE, Advice::WillNeed).unwrap();
@@ -230,7 +230,7 @@ fn noreuse_makes_operations_uncached_until_normal_and_goes_with_sequential() {
 }
 
 #[test]
-fn noreuse_is_nothing_to_a_store_that_knows_no_uncached_operations() {
+fn noreuse_has_no_effect_on_a_store_without_uncached_operations() {
     let rig = Rig::with(64, Capabilities::all() - Capabilities::UNCACHED);
     let file = rig.cold("f", &pattern(4096, 5));
     file.advise(0, 0, Advice::NoReuse).unwrap();

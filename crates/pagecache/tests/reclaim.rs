@@ -16,7 +16,7 @@ fn freed(stats: &Stats) -> u64 {
 /// A third of the cache is dirty and the store is slow, while a stream four times the size of the
 /// cache is read: reclaim looks at each dirty page once, not once per pass.
 #[test]
-fn pages_that_cannot_go_are_looked_at_once() {
+fn reclaim_visits_pinned_pages_once() {
     let rig = Rig::new(1024);
     let bytes = pattern(4096 * 4096, 1);
     let stream = rig.create("stream");
@@ -52,7 +52,7 @@ fn pages_that_cannot_go_are_looked_at_once() {
 /// looks and waits; the background reclaimer finds reclaimable pages, and returning the lent pages
 /// wakes the call, too.
 #[test]
-fn pinned_pages_do_not_hide_those_that_can_go() {
+fn pinned_pages_do_not_hide_reclaimable_ones() {
     let rig = Rig::new(256);
     let bytes = pattern(600 * 4096, 2);
     let file = rig.cold("f", &bytes);
@@ -72,7 +72,7 @@ fn pinned_pages_do_not_hide_those_that_can_go() {
 
 /// Everything is lent, so a reader waits; it continues when a single page is returned.
 #[test]
-fn giving_a_page_back_wakes_who_waits_for_memory() {
+fn returning_a_page_wakes_a_waiter_for_memory() {
     let rig = Rig::new(16);
     let bytes = pattern(20 * 4096, 3);
     let file = rig.cold("f", &bytes);
@@ -90,7 +90,7 @@ fn giving_a_page_back_wakes_who_waits_for_memory() {
 /// A store that hangs holds all memory. Waiters for memory use no processor time meanwhile, and
 /// continue as soon as the store answers.
 #[test]
-fn waiting_for_a_store_that_hangs_costs_little() {
+fn waiting_for_a_hanging_store_uses_little_processor_time() {
     const READ: usize = 32 * 4096;
     let rig = Rig::new(256);
     let bytes = pattern(12 * READ, 3);

@@ -63,7 +63,7 @@ fn version(block: u64, bytes: &[u8]) -> u64 {
 /// I5, I7: reads of a block see one version of it, and never an older one than the reader has
 /// already seen; memory stays within the budget.
 #[test]
-fn i5_reads_are_whole_and_never_go_back() {
+fn i5_reads_are_atomic_and_monotonic() {
     for late in [false, true] {
         let rig = Rig::new(100);
         rig.store.set_late(late);
@@ -128,7 +128,7 @@ fn i5_reads_are_whole_and_never_go_back() {
 /// I5: while the file grows by appends and shrinks by truncation, no reader sees bytes past the
 /// reported end, or bytes from before a truncation.
 #[test]
-fn i5_no_bytes_past_the_end_or_of_before_a_truncate() {
+fn i5_reads_return_no_bytes_past_the_end_or_from_before_a_truncate() {
     let rig = Rig::new(100);
     rig.store.set_late(true);
     let file = rig.create("f");
@@ -184,7 +184,7 @@ fn i5_no_bytes_past_the_end_or_of_before_a_truncate() {
 
 /// I7: many threads that need more than the budget, with pages lent for a while.
 #[test]
-fn i7_the_budget_holds_and_no_operation_is_stuck() {
+fn i7_memory_stays_within_the_budget_and_operations_complete() {
     let rig = Rig::new(64);
     rig.store.set_late(true);
     let file = rig.create("f");
@@ -393,7 +393,7 @@ fn eight_threads_mix_everything() {
 
 /// Frames of one run are lent to many at once while its pages are replaced, and lent again.
 #[test]
-fn lent_runs_keep_their_bytes_while_their_pages_are_replaced_and_lent_again() {
+fn lent_runs_keep_their_bytes_while_their_pages_are_replaced() {
     const PAGES: usize = 64;
     let rig = Rig::new(1024);
     let file = rig.create("f");

@@ -15,7 +15,7 @@ const CACHED: IoFlags = IoFlags::empty();
 const UNCACHED: IoFlags = IoFlags::UNCACHED;
 
 #[test]
-fn i1_pages_that_were_resident_stay_and_others_go() {
+fn i1_an_uncached_read_keeps_resident_pages_and_drops_its_own() {
     let rig = Rig::new(1024);
     let bytes = pattern(64 * 4096, 1);
     let file = rig.cold("f", &bytes);
@@ -30,7 +30,7 @@ fn i1_pages_that_were_resident_stay_and_others_go() {
 }
 
 #[test]
-fn i2_read_ahead_of_an_uncached_stream_is_gone_when_consumed_or_closed() {
+fn i2_uncached_read_ahead_is_dropped_when_consumed_or_closed() {
     let rig = Rig::new(1024);
     let bytes = pattern(300 * 4096, 2);
     let file = rig.cold("f", &bytes);
@@ -45,7 +45,7 @@ fn i2_read_ahead_of_an_uncached_stream_is_gone_when_consumed_or_closed() {
 }
 
 #[test]
-fn i1_a_stream_of_uncached_writes_goes_on_in_the_frames_that_it_has_used() {
+fn i1_uncached_writes_reuse_their_own_frames() {
     let rig = Rig::new(1024);
     let file = rig.cold("f", &[]);
     let mut most = 0;
@@ -60,7 +60,7 @@ fn i1_a_stream_of_uncached_writes_goes_on_in_the_frames_that_it_has_used() {
 }
 
 #[test]
-fn a_stream_of_overwrites_goes_on_in_the_frames_that_it_has_used() {
+fn overwrites_reuse_their_own_frames() {
     let rig = Rig::new(4096);
     for flags in [CACHED, UNCACHED] {
         let file = rig.cold(&format!("{flags:?}"), &pattern(64 * 4096, 27));
@@ -94,7 +94,7 @@ fn i2_a_cached_access_claims_a_page() {
 }
 
 #[test]
-fn i2_a_cached_reader_who_waits_for_an_uncached_fill_keeps_the_page() {
+fn i2_a_cached_reader_claims_a_page_during_its_uncached_fill() {
     let rig = Rig::new(1024);
     let bytes = pattern(4096, 4);
     let file = rig.cold("f", &bytes);
@@ -134,7 +134,7 @@ fn i3_kernel_bug_a_dirty_page_is_not_pruned() {
 }
 
 #[test]
-fn i4_kernel_bug_an_overwrite_keeps_mark_and_residency_as_they_were() {
+fn i4_kernel_bug_an_uncached_overwrite_keeps_mark_and_residency() {
     // Linux lost the mark on overwrite.
     let rig = Rig::new(1024);
     let bytes = pattern(2 * 4096, 6);
@@ -183,7 +183,7 @@ fn kernel_bug_a_file_closed_and_removed_while_its_pages_are_dropped() {
     for round in 0..200 {
         let file = rig.create("f");
         file.write_at(&pattern(20 * 4096, round), 0, UNCACHED).unwrap();
-        block_on(rig.fs.unlink(&weir_vfs::Caller::Own, rig.fs.root(), b"f")).unwrap();
+        block_on(rig.fs.unlink(&weir_vfs::Caller::Own, rig.fs.root().entry(b"f"))).unwrap();
         drop(file);
     }
     until("the end of writeback", || rig.cache.dirty_bytes() == 0);
@@ -191,7 +191,7 @@ fn kernel_bug_a_file_closed_and_removed_while_its_pages_are_dropped() {
 }
 
 #[test]
-fn kernel_bug_a_misaligned_stream_does_not_read_its_pages_again_and_again() {
+fn kernel_bug_a_misaligned_stream_reads_each_page_once() {
     // Linux: pruning at once made the next misaligned read-modify-write read the page again.
     let rig = Rig::new(1024);
     let bytes = pattern(64 * 4096, 8);
@@ -216,7 +216,7 @@ fn kernel_bug_a_misaligned_stream_does_not_read_its_pages_again_and_again() {
 }
 
 #[test]
-fn i11_kernel_bug_writeback_of_uncached_writes_begins_at_once_and_off_the_callers_thread() {
+fn i11_kernel_bug_uncached_writeback_begins_at_once_on_another_thread() {
     // Linux: the flusher did not select such pages, so they were written late; then writers
     // submitted inline and starved their neighbours.
     let rig = Rig::new(1024);
@@ -240,7 +240,7 @@ fn i11_kernel_bug_writeback_of_uncached_writes_begins_at_once_and_off_the_caller
 }
 
 #[test]
-fn i11_uncached_writes_to_a_busy_store_go_together() {
+fn i11_uncached_writes_to_a_busy_store_are_batched() {
     let rig = Rig::new(1024);
     let file = rig.create("f");
     let writes = || rig.store.switches.writes.load(Ordering::SeqCst);
@@ -310,7 +310,7 @@ fn i10_unsupported_and_unknown_flags_do_nothing() {
 }
 
 #[test]
-fn a_hot_set_survives_an_uncached_stream_untouched_and_a_cached_one_mostly() {
+fn a_hot_set_survives_an_uncached_stream() {
     let rig = Rig::new(1024);
     let hot_bytes = pattern(400 * 4096, 11);
     let hot = rig.cold("hot", &hot_bytes);
@@ -375,7 +375,7 @@ fn full_of_others(rig: &Rig) -> weir_pagecache::File {
 }
 
 #[test]
-fn i1_a_call_as_large_as_the_budget_takes_no_page_of_others() {
+fn i1_a_call_of_the_budgets_size_evicts_no_other_pages() {
     let rig = Rig::new(2048);
     let hot = full_of_others(&rig);
     let before = hot.resident();
@@ -400,7 +400,7 @@ fn i1_a_call_as_large_as_the_budget_takes_no_page_of_others() {
 }
 
 #[test]
-fn i1_many_uncached_streams_at_once_take_no_page_of_others() {
+fn i1_concurrent_uncached_streams_evict_no_other_pages() {
     let rig = Rig::new(2048);
     let hot = full_of_others(&rig);
     let before = hot.resident();
@@ -427,7 +427,7 @@ fn i1_many_uncached_streams_at_once_take_no_page_of_others() {
 /// A store that takes 100 ms for each operation holds the reserve, so its frames return later than
 /// an uncached call would wait with nothing in progress.
 #[test]
-fn i1_uncached_streams_of_a_slow_store_take_no_page_of_others() {
+fn i1_uncached_streams_of_a_slow_store_evict_no_other_pages() {
     let rig = Rig::new(2048);
     let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let written = pattern(1 << 20, 25);
@@ -464,7 +464,7 @@ fn i1_uncached_streams_of_a_slow_store_take_no_page_of_others() {
 }
 
 #[test]
-fn i1_no_page_of_others_is_lost_in_a_budget_of_any_size() {
+fn i1_uncached_calls_evict_no_other_pages_with_any_budget() {
     for pages in [16, 17, 64, 300, 512, 2048, 8192] {
         let rig = Rig::new(pages);
         let hot = full_of_others(&rig);
@@ -493,7 +493,7 @@ fn i1_no_page_of_others_is_lost_in_a_budget_of_any_size() {
 }
 
 #[test]
-fn an_uncached_call_does_not_wait_for_a_store_that_hangs() {
+fn an_uncached_call_does_not_wait_for_a_hanging_store() {
     let rig = Rig::new(2048);
     let other = rig.cold("other", &pattern(100 * 4096, 23));
     let _hot = full_of_others(&rig);
@@ -509,7 +509,7 @@ fn an_uncached_call_does_not_wait_for_a_store_that_hangs() {
 }
 
 #[test]
-fn i2_the_page_in_which_a_misaligned_stream_stands_stays_for_its_next_call() {
+fn i2_the_page_at_a_misaligned_streams_position_stays() {
     let rig = Rig::new(64);
     let bytes = pattern(20 * 4096, 25);
     let file = rig.cold("f", &bytes);
@@ -536,7 +536,7 @@ fn i2_the_page_in_which_a_misaligned_stream_stands_stays_for_its_next_call() {
 }
 
 #[test]
-fn i2_the_page_in_which_a_stream_stands_goes_first_when_memory_is_short() {
+fn i2_the_page_at_a_streams_position_is_reclaimed_first() {
     let rig = Rig::new(64);
     let bytes = pattern(200 * 4096, 26);
     let file = rig.cold("f", &bytes);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn results_or_the_reason_for_which_there_are_none() {
+    fn accepted_replies_carry_results_or_an_error() {
         let (status, results) = status_of(100_021, 4, 1, &[0, 0, 0, 5]);
         assert_eq!(status, AcceptStatus::Success);
         assert_eq!(&results[..], [0, 0, 0xde, 0xad, 0, 0, 0, 10]);

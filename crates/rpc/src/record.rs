@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_found_however_the_stream_is_cut() {
+    fn records_are_found_in_a_stream_cut_anywhere() {
         let stream = b"\x80\0\0\x04abcd\0\0\0\x02ef\0\0\0\0\0\0\0\x02gh\x80\0\0\x02ij\x80\0\0\0\x80\0\0\x01k";
         for piece in 1..=stream.len() {
             let records = read(stream, piece, 6).unwrap();

@@ -107,7 +107,7 @@ async fn a_long_reply_is_refused_at_its_header() {
 }
 
 #[tokio::test]
-async fn what_is_no_reply_to_the_call_fails_it() {
+async fn a_record_that_is_no_reply_fails_the_call() {
     let error = failure(|xid| in_fragments(&success(xid.wrapping_add(1)), &[]), false).await;
     assert!(matches!(error, Error::OtherTransaction { .. }), "{error}");
     for record in [&b""[..], b"abc", &[0; 60]] {
@@ -121,7 +121,7 @@ async fn what_is_no_reply_to_the_call_fails_it() {
 }
 
 #[tokio::test]
-async fn after_a_refusal_the_connection_goes_on() {
+async fn a_refused_call_leaves_the_connection_usable() {
     let statuses = [
         ReplyBody::from(AcceptStatus::ProgUnavail),
         AcceptStatus::ProgMismatch(VersionRange { low: 1, high: 3 }).into(),
@@ -145,7 +145,7 @@ async fn after_a_refusal_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn a_peer_that_does_not_end_its_reply_is_given_up() {
+async fn an_endless_reply_fails_the_call() {
     let timed_out = |result| matches!(result, Err(Error::TimedOut(_)));
     assert!(timed_out(call(peer(|_| Vec::new(), false).await, SHORT).await.0));
     let addr = peer(|xid| in_fragments(&success(xid), &[])[..20].to_vec(), false).await;
@@ -161,7 +161,7 @@ async fn a_peer_that_does_not_end_its_reply_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_is_the_last() {
+async fn a_dropped_call_ends_the_connection() {
     let addr = peer(|_| Vec::new(), false).await;
     let mut client = RpcClient::connect(addr, Source::ANY, LIMITS).await.unwrap();
     {
@@ -177,7 +177,7 @@ async fn a_call_that_is_dropped_is_the_last() {
 }
 
 #[tokio::test]
-async fn a_connection_comes_from_where_it_is_told_to() {
+async fn a_connection_uses_the_given_source_address() {
     let (listener, addr) = listen().await;
     let other = "127.0.0.9".parse().unwrap();
     let from_address = connect(addr, Source::address(other)).await.unwrap();
@@ -298,7 +298,7 @@ async fn connections_over_the_limit_wait() {
 }
 
 #[tokio::test]
-async fn programs_are_registered_and_found_and_taken_back() {
+async fn programs_are_registered_found_and_unregistered() {
     let table: Arc<Mutex<Vec<rpcbind::Mapping>>> = Arc::default();
     let (program, other) = (adding(SERVICE).await.0, ProgramId { version: 3, ..ID });
     let (listener, mapper) = listen().await;
@@ -349,7 +349,7 @@ async fn programs_are_registered_and_found_and_taken_back() {
 }
 
 #[test]
-fn errors_become_those_of_io() {
+fn errors_become_io_errors() {
     let kind = |error: Error| io::Error::from(error).kind();
     assert_eq!(kind(io::Error::from(io::ErrorKind::BrokenPipe).into()), io::ErrorKind::BrokenPipe);
     assert_eq!(kind(Error::TimedOut(LIMITS.deadline)), io::ErrorKind::TimedOut);

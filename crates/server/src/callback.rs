@@ -84,13 +84,13 @@ impl Callbacks {
     ) -> Option<CbOpRes> {
         for _ in 0..ATTEMPTS {
             let call = self.state.lock().sessions.begin_call(client)?;
-            let mut turn = Turn { callbacks: self.clone(), outcome: BackOutcome::Lost, call };
+            let mut guard = SlotGuard { callbacks: self.clone(), outcome: BackOutcome::Lost, call };
             let op = op.clone();
             // A separate task, so that the call completes even if the caller is cancelled.
             let sent = tokio::spawn(async move {
-                let (outcome, result) = turn.callbacks.send(&turn.call, &op, referring).await;
-                turn.outcome = outcome;
-                drop(turn);
+                let (outcome, result) = guard.callbacks.send(&guard.call, &op, referring).await;
+                guard.outcome = outcome;
+                drop(guard);
                 result
             });
             match sent.await {
@@ -255,13 +255,13 @@ impl Callbacks {
 }
 
 /// Releases the slot, however the call ends.
-struct Turn {
+struct SlotGuard {
     callbacks: Arc<Callbacks>,
     call: BackCall,
     outcome: BackOutcome,
 }
 
-impl Drop for Turn {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         self.callbacks.state.lock().sessions.end_call(&self.call, self.outcome);
     }
@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_called_at_its_own_address_only() {
+    fn callbacks_go_only_to_the_clients_own_address() {
         let location = |netid: &'static str, addr: &'static str| NetAddr {
             netid: netid.into(),
             addr: addr.into(),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_says_who_it_is_as_the_client_asks() {
+    fn callbacks_use_the_security_that_the_client_chose() {
         let sys = CallbackSec::Sys(AuthSys::default());
         let gss = || {
             CallbackSec::Gss(weir_nfs::v4::types::GssCbHandles {

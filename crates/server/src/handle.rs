@@ -73,9 +73,9 @@ impl Handles {
     }
 
     /// A keyed hash that identifies an exclusive creation.
-    pub(crate) fn seal_creation(&self, told: &[u8]) -> [u8; 8] {
+    pub(crate) fn seal_creation(&self, input: &[u8]) -> [u8; 8] {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        hasher.update(b"exclusive creation").update(told);
+        hasher.update(b"exclusive creation").update(input);
         let mut seal = [0; 8];
         seal.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
         seal
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_names_its_file_and_no_changed_byte_is_accepted() {
+    fn a_handle_with_any_changed_byte_is_refused() {
         let handles = Handles::new([9; 32]);
         let handle = handles.seal(node());
         assert_eq!(handles.unseal(&handle), Some(node()));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_outlives_the_server_and_is_private() {
+    fn the_handle_key_persists_and_is_private() {
         let dir = tempfile::tempdir().unwrap();
         let handle = Handles::open(dir.path()).unwrap().seal(node());
         assert_eq!(Handles::open(dir.path()).unwrap().unseal(&handle), Some(node()));

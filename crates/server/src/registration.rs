@@ -114,7 +114,7 @@ fn protocols_of(program: u32) -> &'static [u32] {
 mod tests {
     use super::*;
     use crate::program::{Call, Program, Programs, Refusal};
-    use crate::transport::{Limits, Transport};
+    use crate::transport::{Transport, TransportLimits};
     use async_trait::async_trait;
     use parking_lot::Mutex;
     use std::sync::Arc;
@@ -190,8 +190,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         tokio::spawn(
-            Arc::new(Transport::new(Limits::default(), 16, programs, Arc::default(), stop))
-                .serve(vec![listener]),
+            Arc::new(Transport::new(
+                TransportLimits::default(),
+                16,
+                programs,
+                Arc::default(),
+                stop,
+            ))
+            .serve(vec![listener]),
         );
         addr
     }
@@ -203,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn programs_are_registered_again_and_taken_back() {
+    async fn programs_are_registered_anew_and_unregistered_at_the_end() {
         let (mapper, addr) = mapper().await;
         let ours = [3, 4].map(|version| ProgramId { program: 100_003, version });
         for port in [2049, 3049] {
@@ -224,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_status_monitor_that_lives_elsewhere_stays() {
+    async fn another_programs_status_monitor_stays_registered() {
         let (mapper, addr) = mapper().await;
         let ours = [nsm::ID];
         // Nothing answers on the port that a crashed server left registered.
@@ -259,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_mapper_that_tells_no_ports_takes_registrations() {
+    async fn a_port_mapper_that_refuses_queries_still_accepts_registrations() {
         let (mapper, addr) = mapper().await;
         let ours = [nlm::ID, nsm::ID];
         for telling in [Telling::Refuses, Telling::AnswersMalformed] {
@@ -269,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_mapper_may_answer_in_fragments() {
+    async fn a_port_mapper_may_answer_in_fragments() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let answering = tokio::spawn(async move {
@@ -291,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_mapper_is_an_error() {
+    async fn a_missing_port_mapper_is_an_error() {
         let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let error = register(unused, &[], 1).await.unwrap_err();
         assert!(error.to_string().contains("is rpcbind running?"), "{error}");

@@ -59,11 +59,11 @@ impl ReplyBudget {
 #[derive(Debug)]
 pub struct ReplyMemory {
     budget: Arc<ReplyBudget>,
-    held: Mutex<Held>,
+    held: Mutex<HeldBytes>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct HeldBytes {
     /// Bytes encoded so far.
     made: usize,
     /// Bytes requested by [`ReplyMemory::reserve`], and those encoded before it.
@@ -74,7 +74,7 @@ struct Held {
     taken: Option<Taken>,
 }
 
-impl Held {
+impl HeldBytes {
     fn permits(&self) -> usize {
         self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
@@ -178,7 +178,7 @@ impl ReplyMemory {
     }
 
     /// Charges all that was encoded, even beyond the limit.
-    fn count(&self, held: &mut Held) {
+    fn count(&self, held: &mut HeldBytes) {
         let Some(more) = held.made.checked_sub(held.counted()).filter(|&more| more > 0) else {
             return;
         };
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_reserved_is_charged_and_stops_the_connection() {
+    fn unreserved_replies_are_charged_and_stop_the_connection() {
         let quota = Quota::new(64 << 20);
         let budget = budget(&quota);
         let replies: Vec<_> = std::iter::from_fn(|| {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_holds_what_its_connections_hold() {
+    fn an_address_is_charged_for_all_its_connections() {
         let quota = Quota::new(8 << 20);
         let share = quota.share();
         let first = ReplyBudget::new(CONNECTION, share.clone());

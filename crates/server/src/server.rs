@@ -1,26 +1,20 @@
 //! The server: its exports, its state directory and its programs.
 
 use crate::admission::{Addresses, Admission, AdmissionOptions, Descriptors};
-use crate::callback::Callbacks;
-use crate::delegation::recall::Recalls;
 use crate::export::{Export, Exports, ExportsError};
 use crate::handle::Handles;
 use crate::locks::nlm::{self, Nlm4};
 use crate::locks::notify;
 use crate::locks::nsm::{Confirm, Nsm1, Restart};
-use crate::metrics::Metrics;
-use crate::operation::copies::Copies;
 use crate::program::{ProgramId, Programs};
 use crate::registration::{self, RegisterError};
-use crate::report::Report;
+use crate::report::{LimitsReport, Report};
 use crate::services::Services;
 use crate::state::{self, Grace, Ids, State};
-use crate::storage::client_tracking::ClientTracking;
-use crate::storage::durability::Committer;
 use crate::storage::recovery::{OpenRecords, Recovery};
-use crate::storage::write_verifier::WriteVerifier;
-use crate::transport::{self, LocalConnection, Transport};
-use crate::v3::{Mount3, Nfs3, NfsAcl3};
+use crate::storage::retry_journal::RetryJournal;
+use crate::transport::{LocalConnection, Transport, TransportLimits};
+use crate::v3::{self, Mount3, Nfs3, NfsAcl3};
 use crate::v4::{self, Nfs4};
 use crate::versions::Versions;
 use parking_lot::Mutex;
@@ -39,13 +33,13 @@ use weir_base::{Clock, SystemClock};
 /// The configuration of a server.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// The exports; see [`Table`](crate::export::Table) for the tree that clients see.
+    /// The exports; see [`ExportTable`](crate::export::ExportTable) for the tree that clients see.
     pub exports: Vec<Export>,
     /// The directory for the filehandle key and the state that survives a restart; created if
     /// missing.
     pub state_dir: PathBuf,
     /// Limits on connections.
-    pub transport: transport::Limits,
+    pub transport: TransportLimits,
     /// Limits on clients' state, and the lease.
     pub state: state::Limits,
     /// How long clients may reclaim their state after a restart.
@@ -66,13 +60,20 @@ pub struct ServerConfig {
     /// numbers.
     pub id_domain: Option<String>,
     /// Whether clients that ask for it answer for the times of files that they have delegated for
-    /// writing (RFC 9754 section 5). Off as usual: Linux's client then loses times before the delegation
-    /// that a program sets.
+    /// writing (RFC 9754 section 5). Off as usual: Linux's client then loses times before the
+    /// delegation that a program sets.
     pub delegated_times: bool,
+    /// Whether to keep a journal of the changes of names in `state_dir`, so that a request that a
+    /// client sends again after the server was killed is not executed twice. On as usual. Has no
+    /// effect with `records`.
+    pub retry_journal: bool,
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Opens the database for client records. `None`: a file in `state_dir`.
     pub records: Option<OpenRecords>,
+    /// How many file descriptors the server and its stores may use. `None`: as many as the process
+    /// (RLIMIT_NOFILE).
+    pub descriptors: Option<usize>,
 }
 
 impl ServerConfig {
@@ -82,7 +83,7 @@ impl ServerConfig {
         Self {
             exports,
             state_dir: state_dir.into(),
-            transport: transport::Limits::default(),
+            transport: TransportLimits::default(),
             grace: state.lease,
             state,
             rpcbind: None,
@@ -92,8 +93,10 @@ impl ServerConfig {
             admission: AdmissionOptions::default(),
             id_domain: None,
             delegated_times: false,
+            retry_journal: true,
             clock: Arc::new(SystemClock::default()),
             records: None,
+            descriptors: None,
         }
     }
 }
@@ -137,7 +140,7 @@ pub struct Server {
     transport: Arc<Transport>,
     admission: Arc<Admission>,
     locks: Arc<Nlm4>,
-    callbacks: Arc<nlm::Callbacks>,
+    callbacks: Arc<nlm::HostCalls>,
     pub(crate) monitor: Arc<Nsm1>,
     /// The restart notices for hosts that held locks in the previous run.
     restart: Arc<Restart>,
@@ -163,9 +166,13 @@ impl Server {
         std::fs::create_dir_all(&path).map_err(in_dir)?;
         let handles = Handles::open(&path).map_err(in_dir)?;
         let identity = handles.identity();
+        let journals = config.retry_journal && records.is_none();
         let (recovery, recovered) = records
             .map_or_else(|| Recovery::open(&path), Recovery::open_with)
             .map_err(|e| ServerError::Database { path: path.clone(), source: Box::new(e) })?;
+        // The database is locked, so no other server uses the directory.
+        let journal = if journals { RetryJournal::open } else { RetryJournal::off };
+        let retries = journal(&path);
         let returning = recovered.clients.len() + recovered.hosts.len();
         if returning > 0 {
             info!("{returning} clients may reclaim their state for {grace:?}");
@@ -174,45 +181,22 @@ impl Server {
         let grace =
             Grace::new(clock.monotonic() + grace, recovered.clients).with_hosts(hosts.clone());
         let exports = Arc::new(Exports::open(exports, handles, &path)?);
-        let verifier = Arc::new(WriteVerifier::new(recovered.run));
-        let committer = Arc::new(Committer::new(verifier.clone()));
-        let descriptors = Descriptors::of_process();
+        let descriptors = config.descriptors.map_or_else(Descriptors::of_process, Descriptors::of);
         transport.connections = transport.connections.min(descriptors.connections);
         state.opens = state.opens.min(descriptors.opens);
+        state.delegations = state.delegations.min(descriptors.delegations);
+        state.store_locks = state.store_locks.min(descriptors.store_locks);
         let max_owners = state.opens + state.locks;
         let max_clients = state.clients;
         let owner_bytes = usize::try_from(state.owner_bytes).unwrap_or(usize::MAX);
         let ids = Ids::random(recovered.run).map_err(in_dir)?;
-        let state = Arc::new(Mutex::new(State::new(ids, state, grace)));
-        let callbacks = Arc::new(Callbacks::new(state.clone()));
-        let records = Arc::new(ClientTracking::new(state.clone(), recovery.clone()));
-        let stop = CancellationToken::new();
-        let copies = Arc::new(Copies::new(state.clone(), exports.clone()));
-        let recalls = Arc::new(Recalls::new(
-            state.clone(),
-            callbacks.clone(),
-            exports.clone(),
-            records.clone(),
-            copies.clone(),
-            clock.clone(),
-            stop.child_token(),
-        ));
-        let metrics = Arc::new(Metrics::default());
-        let services = Arc::new(Services {
-            exports: exports.clone(),
-            state,
-            callbacks,
-            recalls: recalls.clone(),
-            copies,
-            records,
-            recovery,
-            clock: clock.clone(),
-            verifier,
-            committer: committer.clone(),
-            metrics: metrics.clone(),
-        });
+        let state = State::new(ids, state, grace);
+        let (run, stop) = (recovered.run, CancellationToken::new());
+        let services =
+            Services::new(exports.clone(), state, recovery, retries, run, clock.clone(), &stop);
+        let services = Arc::new(services);
         hosts.for_each(|host| services.state.lock().nlm_remembered(host, clock.monotonic()));
-        let callbacks = nlm::Callbacks::new(clients_rpcbind, stop.clone());
+        let callbacks = nlm::HostCalls::new(clients_rpcbind, stop.clone());
         let confirm = Confirm {
             state: services.state.clone(),
             mapper_port: clients_rpcbind,
@@ -240,7 +224,12 @@ impl Server {
             nfs4 = Some(nfs);
         }
         if versions.contains(Versions::V3) {
-            let nfs3 = Nfs3::new(exports.clone(), committer, clock, recalls, metrics);
+            let Services { committer, retries, recalls, metrics, .. } = &*services;
+            let (committer, retries) = (committer.clone(), retries.clone());
+            let (recalls, metrics) = (recalls.clone(), metrics.clone());
+            let files = v3::OpenFiles::new(descriptors.v3_files);
+            let nfs3 =
+                Nfs3::new(exports.clone(), committer, retries, clock, recalls, metrics, files);
             let nfs3 = Arc::new(nfs3);
             programs.add(nfs3.clone());
             programs.add(Arc::new(NfsAcl3::new(nfs3)));
@@ -302,6 +291,7 @@ impl Server {
     /// # Errors
     /// Dirty data could not be written.
     pub async fn serve_all(&self, listeners: Vec<TcpListener>) -> io::Result<()> {
+        self.services.retries.resolve(&self.services.exports.table()).await;
         let server = self.clone();
         let sweeper = tokio::spawn(async move {
             let mut ticks = tokio::time::interval(Duration::from_secs(1));
@@ -330,6 +320,7 @@ impl Server {
         self.transport.clone().serve(listeners).await;
         sweeper.abort();
         beside.shutdown().await;
+        self.services.retries.flush();
         // Records that the sweeper or an aborted call had not written yet.
         self.services.write_records().await;
         self.callbacks.stopped().await;
@@ -377,12 +368,12 @@ impl Server {
         let (addresses, state) = (self.addresses().clone(), state.clone());
         let nfs4 = self.nfs4.clone();
         let limits = move || {
-            let owners = nfs4.iter().map(|nfs4| nfs4.owners.limit_use());
-            [addresses.uses(), state.lock().limit_uses()]
-                .concat()
-                .into_iter()
-                .chain(owners)
-                .collect()
+            let owners: Vec<_> = nfs4.iter().map(|nfs4| nfs4.owners.limit_use()).collect();
+            let state = state.lock();
+            LimitsReport {
+                uses: [addresses.uses(), state.limit_uses(), owners].concat(),
+                refusals: [addresses.refusals(), state.refusals()].concat(),
+            }
         };
         Report::new(metrics.clone(), exports.clone(), Arc::new(limits))
     }

@@ -10,10 +10,12 @@ use crate::state::State;
 use crate::storage::client_tracking::ClientTracking;
 use crate::storage::durability::Committer;
 use crate::storage::recovery::Recovery;
+use crate::storage::retry_journal::RetryJournal;
 use crate::storage::write_verifier::WriteVerifier;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 use tracing::error;
 use weir_base::Clock;
 use weir_pagecache::File;
@@ -30,10 +32,53 @@ pub(crate) struct Services {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) verifier: Arc<WriteVerifier>,
     pub(crate) committer: Arc<Committer>,
+    pub(crate) retries: Arc<RetryJournal>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Services {
+    /// Puts the services of the server's run `run` together.
+    pub(crate) fn new(
+        exports: Arc<Exports>,
+        state: State<File>,
+        recovery: Recovery,
+        retries: RetryJournal,
+        run: u32,
+        clock: Arc<dyn Clock>,
+        stop: &CancellationToken,
+    ) -> Self {
+        let state = Arc::new(Mutex::new(state));
+        let callbacks = Arc::new(Callbacks::new(state.clone()));
+        let records = Arc::new(ClientTracking::new(state.clone(), recovery.clone()));
+        let copies = Arc::new(Copies::new(state.clone(), exports.clone()));
+        let recalls = Arc::new(Recalls::new(
+            state.clone(),
+            callbacks.clone(),
+            exports.clone(),
+            records.clone(),
+            copies.clone(),
+            clock.clone(),
+            stop.child_token(),
+        ));
+        let verifier = Arc::new(WriteVerifier::new(run));
+        let committer = Arc::new(Committer::new(verifier.clone()));
+        let (retries, metrics) = (Arc::new(retries), Arc::new(Metrics::default()));
+        Self {
+            exports,
+            state,
+            callbacks,
+            recalls,
+            copies,
+            records,
+            recovery,
+            clock,
+            verifier,
+            committer,
+            retries,
+            metrics,
+        }
+    }
+
     pub(crate) fn now(&self) -> Duration {
         self.clock.monotonic()
     }

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_have_names() {
+    fn version_names_round_trip() {
         assert_eq!("4".parse(), Ok(Versions::V4));
         assert_eq!((Versions::V3 | Versions::V4_2).to_string(), "3, 4.2");
         assert_eq!(Versions::ALL.to_string(), "3, 4.0, 4.1, 4.2");

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn on_another_thread_the_caller_is_named() {
+    fn a_skip_on_another_thread_names_the_caller() {
         let of_a_worker = std::thread::spawn(|| test(Location::caller())).join();
         assert!(of_a_worker.unwrap().contains("lib.rs:"));
     }

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn named_users_and_groups_have_their_say() {
+    fn acl_entries_of_named_users_and_groups_apply() {
         let acl = Acl::new([
             (AclWho::Owner, 7),
             (AclWho::User(5), 7),

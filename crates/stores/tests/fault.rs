@@ -22,7 +22,7 @@ async fn without_rules_it_is_the_store_itself() {
 }
 
 #[tokio::test]
-async fn errors_come_where_they_were_ordered() {
+async fn errors_occur_at_the_requested_calls() {
     let (fault, file) = setup(1).await;
     fault.add(Rule { call: Call::Write, when: When::Nth(1), what: What::Fail(Error::NoSpace) });
     fault.add(Rule {
@@ -36,7 +36,7 @@ async fn errors_come_where_they_were_ordered() {
     read(&*file, 0, 8192).await.unwrap();
     assert_eq!(read(&*file, 0, 8193).await.unwrap_err(), Error::Io);
     fault.add(Rule { call: Call::Lookup, when: When::Always, what: What::Fail(Error::TimedOut) });
-    let found = fault.lookup(&Caller::Own, fault.root(), b"f").await;
+    let found = fault.lookup(&Caller::Own, fault.root().entry(b"f")).await;
     assert_eq!(found.unwrap_err(), Error::TimedOut);
     assert_eq!(fault.injected(), 3);
     fault.clear();
@@ -79,7 +79,7 @@ async fn held_calls_wait_for_release() {
 }
 
 #[tokio::test]
-async fn delays_delay() {
+async fn delays_hold_calls_back() {
     let (fault, file) = setup(1).await;
     let delay = Duration::from_millis(20);
     for call in [Call::Read, Call::Sync] {

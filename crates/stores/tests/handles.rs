@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use weir_stores::local::{LocalFs, LocalOptions};
-use weir_vfs::{Caller, Error, FileId, FileSystem, Result, SetAttr};
+use weir_vfs::{Caller, CreateMode, Error, FileId, FileSystem, ReaddirRequest, Result, SetAttr};
 
 const OWN: Caller = Caller::Own;
 
@@ -37,7 +37,7 @@ fn open(dir: &Path, state: Option<&Path>, change: fn(&mut LocalOptions)) -> Arc<
 async fn find(fs: &Arc<dyn FileSystem>, path: &str) -> FileId {
     let mut at = fs.root();
     for name in path.split('/') {
-        at = fs.lookup(&OWN, at, name.as_bytes()).await.unwrap().id;
+        at = fs.lookup(&OWN, at.entry(name.as_bytes())).await.unwrap().id;
     }
     at
 }
@@ -64,7 +64,7 @@ fn lose_power(state: &Path) {
 }
 
 #[tokio::test]
-async fn no_file_is_stale_because_a_power_failure_cut_the_log_short() {
+async fn no_file_is_stale_after_a_power_failure_truncated_the_log() {
     let (dir, state) = (temp_dir(), temp_dir());
     let mut paths = Vec::new();
     for top in 0..10 {
@@ -119,7 +119,7 @@ async fn no_file_is_stale_because_the_table_was_full() {
 }
 
 #[tokio::test]
-async fn a_directory_moved_out_of_the_tree_is_out_of_reach() {
+async fn a_directory_moved_out_of_the_export_is_unreachable() {
     let dir = temp_dir();
     let (exported, outside) = (dir.path().join("exported"), dir.path().join("exported-not"));
     fs::create_dir_all(exported.join("d/below/deep")).unwrap();
@@ -143,10 +143,29 @@ async fn a_directory_moved_out_of_the_tree_is_out_of_reach() {
     for id in dirs {
         let stale = |result: Result<()>| assert_eq!(result, Err(Error::Stale));
         stale(settled(async || store.getattr(id).await.map(drop)).await);
-        stale(settled(async || store.lookup(&OWN, id, b"f").await.map(drop)).await);
-        stale(settled(async || store.readdir(&OWN, id, 0, 10, true).await.map(drop)).await);
+        stale(settled(async || store.lookup(&OWN, id.entry(b"f")).await.map(drop)).await);
+        stale(
+            settled(async || {
+                store
+                    .readdir(
+                        &OWN,
+                        ReaddirRequest { dir: id, cookie: 0, max_entries: 10, with_attr: true },
+                    )
+                    .await
+                    .map(drop)
+            })
+            .await,
+        );
         let set = SetAttr::default();
-        stale(settled(async || store.create(&OWN, id, b"new", &set, true).await.map(drop)).await);
+        stale(
+            settled(async || {
+                store
+                    .create(&OWN, id.entry(b"new").with(&set), CreateMode::MustBeNew)
+                    .await
+                    .map(drop)
+            })
+            .await,
+        );
         stale(settled(async || store.setattr(&OWN, id, &set).await.map(drop)).await);
         stale(settled(async || store.parent(id).await.map(drop)).await);
     }
@@ -194,7 +213,7 @@ impl Drop for Mounted {
 }
 
 #[tokio::test]
-async fn an_inode_that_is_used_again_is_another_file_also_without_times_of_creation() {
+async fn a_reused_inode_is_another_file_also_without_birth_times() {
     let Some(mounted) = Mounted::new(&["mkfs.ext4", "-q", "-F", "-I", "128"]) else {
         weir_skip::skip("takes root, mkfs.ext4 and loop devices");
         return;
@@ -226,7 +245,7 @@ async fn an_inode_that_is_used_again_is_another_file_also_without_times_of_creat
 
 /// For XFS, statfs(2) returns the device's number.
 #[tokio::test]
-async fn a_file_system_that_comes_back_as_another_device_has_its_number_still() {
+async fn a_file_system_keeps_its_number_on_another_device() {
     for mkfs in [&["mkfs.xfs", "-q", "-f"][..], &["mkfs.ext4", "-q", "-F"]] {
         let Some(mounted) = Mounted::sized(mkfs, 300 << 20) else {
             weir_skip::skip(format!("takes root, {mkfs:?} and loop devices"));

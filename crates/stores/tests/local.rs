@@ -9,8 +9,8 @@ use weir_skip::is_root;
 use weir_stores::local::{IoEngine, LocalFs, LocalOptions};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, write};
 use weir_vfs::{
-    Access, Acl, AclKind, AclWho, Caller, Cred, Error, FileId, FileKind, FileSystem, Permissions,
-    SegmentKind, SetAttr, SetTime,
+    Access, Acl, AclKind, AclWho, Caller, CreateMode, Cred, Error, FileId, FileKind, FileSystem,
+    Permissions, ReaddirRequest, SegmentKind, SetAttr, SetTime,
 };
 
 const OWN: Caller = Caller::Own;
@@ -31,7 +31,7 @@ fn open_with_state(dir: &Path, state: &Path) -> Arc<dyn FileSystem> {
 async fn find(fs: &Arc<dyn FileSystem>, dir: FileId, path: &str) -> FileId {
     let mut at = dir;
     for name in path.split('/') {
-        at = fs.lookup(&OWN, at, name.as_bytes()).await.unwrap().id;
+        at = fs.lookup(&OWN, at.entry(name.as_bytes())).await.unwrap().id;
     }
     at
 }
@@ -51,7 +51,7 @@ async fn handles_outlive_the_program() {
     let mut at = fs.root();
     for depth in 0..10 {
         at = fs
-            .mkdir(&OWN, at, format!("d{depth}").as_bytes(), &SetAttr::default())
+            .mkdir(&OWN, at.entry(format!("d{depth}").as_bytes()).with(&SetAttr::default()))
             .await
             .unwrap()
             .id;
@@ -68,7 +68,7 @@ async fn handles_outlive_the_program() {
     .await
     .unwrap();
     let gone = new_file(&fs, fs.root(), "gone").await.getattr().await.unwrap().id;
-    fs.unlink(&OWN, fs.root(), b"gone").await.unwrap();
+    fs.unlink(&OWN, fs.root().entry(b"gone")).await.unwrap();
     drop(fs);
     for state_is_kept in [true, false] {
         // Without the state, a search finds files.
@@ -98,7 +98,7 @@ async fn a_state_directory_serves_one_process() {
 }
 
 #[tokio::test]
-async fn what_others_rename_is_found_again() {
+async fn files_renamed_by_others_are_found_again() {
     for dir_fds in [None, Some(1)] {
         let dir = temp_dir();
         let root = dir.path();
@@ -115,7 +115,7 @@ async fn what_others_rename_is_found_again() {
         fs::rename(root.join("a"), root.join("z/y")).unwrap();
         assert_eq!(content(&store, f).await, b"content");
         assert_eq!(store.getattr(c).await.unwrap().kind, FileKind::Directory);
-        assert!(store.lookup(&OWN, c, b"f").await.is_err());
+        assert!(store.lookup(&OWN, c.entry(b"f")).await.is_err());
         fs::remove_file(root.join("z/y/g")).unwrap();
         assert_eq!(store.getattr(f).await.unwrap_err(), Error::Stale);
         fs::write(root.join("z/y/g"), "another").unwrap();
@@ -124,7 +124,7 @@ async fn what_others_rename_is_found_again() {
 }
 
 #[tokio::test]
-async fn links_lead_nowhere() {
+async fn symbolic_links_are_not_followed_out_of_the_export() {
     let (dir, outside) = (temp_dir(), temp_dir());
     let root = dir.path();
     fs::write(outside.path().join("secret"), "secret").unwrap();
@@ -137,22 +137,32 @@ async fn links_lead_nowhere() {
     fs::create_dir(root.join("other")).unwrap();
     // Evicts `sub` from the cache of one.
     let other = find(&store, store.root(), "other").await;
-    assert!(store.lookup(&OWN, other, b"x").await.is_err());
+    assert!(store.lookup(&OWN, other.entry(b"x")).await.is_err());
     fs::rename(root.join("sub"), root.join("hidden")).unwrap();
     symlink(outside.path(), root.join("sub")).unwrap();
 
-    let link = store.lookup(&OWN, store.root(), b"sub").await.unwrap();
+    let link = store.lookup(&OWN, store.root().entry(b"sub")).await.unwrap();
     assert_eq!(link.kind, FileKind::Symlink);
-    assert!(store.lookup(&OWN, link.id, b"secret").await.is_err());
-    assert!(store.create(&OWN, link.id, b"planted", &SetAttr::default(), false).await.is_err());
+    assert!(store.lookup(&OWN, link.id.entry(b"secret")).await.is_err());
+    assert!(
+        store
+            .create(&OWN, link.id.entry(b"planted").with(&SetAttr::default()), CreateMode::MayExist)
+            .await
+            .is_err()
+    );
     assert_eq!(content(&store, file).await, b"harmless", "by its identity, not its old path");
-    let again = store.create(&OWN, sub, b"new", &SetAttr::default(), false).await.unwrap();
+    let again = store
+        .create(&OWN, sub.entry(b"new").with(&SetAttr::default()), CreateMode::MayExist)
+        .await
+        .unwrap();
     assert!(again.created && root.join("hidden/new").exists());
     symlink(outside.path().join("secret"), root.join("direct")).unwrap();
-    let direct = store.lookup(&OWN, store.root(), b"direct").await.unwrap();
+    let direct = store.lookup(&OWN, store.root().entry(b"direct")).await.unwrap();
     assert_eq!(direct.kind, FileKind::Symlink);
     assert!(store.open(&OWN, direct.id, Access::READ).await.is_err());
-    let made = store.create(&OWN, store.root(), b"direct", &SetAttr::default(), false).await;
+    let made = store
+        .create(&OWN, store.root().entry(b"direct").with(&SetAttr::default()), CreateMode::MayExist)
+        .await;
     assert!(!made.unwrap().created, "an existing link is found, not written through");
     let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
     assert!(store.setattr(&OWN, direct.id, &set).await.is_err());
@@ -233,12 +243,17 @@ async fn no_hole_is_reported_where_data_was_written() {
 
 /// A bit that a program sets while the store clears set-user-ID stays set.
 #[tokio::test]
-async fn set_user_id_is_taken_away_and_leaves_what_programs_set_meanwhile() {
+async fn clearing_set_user_id_keeps_concurrent_changes_by_programs() {
     use std::os::unix::fs::PermissionsExt;
     let dir = temp_dir();
     let store = open(dir.path());
     let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
-    let id = store.create(&OWN, store.root(), b"file", &set, true).await.unwrap().attr.id;
+    let id = store
+        .create(&OWN, store.root().entry(b"file").with(&set), CreateMode::MustBeNew)
+        .await
+        .unwrap()
+        .attr
+        .id;
     let path = dir.path().join("file");
     let program = std::thread::spawn(move || {
         for i in 0..20_000 {
@@ -257,7 +272,7 @@ async fn set_user_id_is_taken_away_and_leaves_what_programs_set_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_mode_that_a_caller_sets_leaves_the_files_capabilities() {
+async fn setting_a_mode_keeps_file_capabilities() {
     if !is_root("only root may give a file capabilities") {
         return;
     }
@@ -268,7 +283,12 @@ async fn a_mode_that_a_caller_sets_leaves_the_files_capabilities() {
     let dir = temp_dir();
     let store = open(dir.path());
     let set = SetAttr { mode: Some(0o755), uid: Some(4001), ..SetAttr::default() };
-    let id = store.create(&OWN, store.root(), b"file", &set, true).await.unwrap().attr.id;
+    let id = store
+        .create(&OWN, store.root().entry(b"file").with(&set), CreateMode::MustBeNew)
+        .await
+        .unwrap()
+        .attr
+        .id;
     let owner = Caller::As(Cred { uid: 4001, gid: 4001, groups: Vec::new() });
     let path = dir.path().join("file");
     let name = "security.capability";
@@ -297,10 +317,16 @@ async fn callers_act_as_themselves() {
     let alice = Caller::As(Cred { uid: 4001, gid: 4001, groups: vec![5000] });
     let bob = Caller::As(Cred { uid: 4002, gid: 4002, groups: vec![5000, 5001] });
     let set = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
-    let denied = store.create(&alice, store.root(), b"x", &set(0o600), false).await;
+    let denied = store
+        .create(&alice, store.root().entry(b"x").with(&set(0o600)), CreateMode::MayExist)
+        .await;
     assert_eq!(denied.unwrap_err(), Error::AccessDenied);
-    let home = store.mkdir(&OWN, store.root(), b"home", &set(0o1777)).await.unwrap().id;
-    let made = store.create(&alice, home, b"hers", &set(0o640), false).await.unwrap().attr;
+    let home = store.mkdir(&OWN, store.root().entry(b"home").with(&set(0o1777))).await.unwrap().id;
+    let made = store
+        .create(&alice, home.entry(b"hers").with(&set(0o640)), CreateMode::MayExist)
+        .await
+        .unwrap()
+        .attr;
     assert_eq!((made.uid, made.gid, made.mode), (4001, 4001, 0o640));
     assert_eq!(store.access(&alice, made.id, Permissions::all()).await.unwrap(), READ_WRITE);
     assert_eq!(
@@ -309,7 +335,7 @@ async fn callers_act_as_themselves() {
     );
     assert_eq!(store.open(&bob, made.id, Access::READ).await.err(), Some(Error::AccessDenied));
     assert_eq!(store.setattr(&bob, made.id, &set(0o666)).await.unwrap_err(), Error::NotPermitted);
-    assert_eq!(store.unlink(&bob, home, b"hers").await, Err(Error::NotPermitted), "sticky");
+    assert_eq!(store.unlink(&bob, home.entry(b"hers")).await, Err(Error::NotPermitted), "sticky");
     let give = SetAttr { gid: Some(5000), ..SetAttr::default() };
     assert_eq!(store.setattr(&alice, made.id, &give).await.unwrap().gid, 5000);
     assert_eq!(
@@ -320,12 +346,29 @@ async fn callers_act_as_themselves() {
     store.open(&bob, made.id, Access::READ).await.unwrap();
     let give = SetAttr { uid: Some(4002), ..SetAttr::default() };
     assert_eq!(store.setattr(&alice, made.id, &give).await.unwrap_err(), Error::NotPermitted);
-    let secret = store.mkdir(&alice, home, b"private", &set(0o700)).await.unwrap().id;
-    store.create(&alice, secret, b"in", &set(0o666), false).await.unwrap();
-    assert_eq!(store.lookup(&bob, secret, b"in").await.unwrap_err(), Error::AccessDenied);
-    assert_eq!(store.readdir(&bob, secret, 0, 10, false).await.unwrap_err(), Error::AccessDenied);
+    let secret = store.mkdir(&alice, home.entry(b"private").with(&set(0o700))).await.unwrap().id;
+    store
+        .create(&alice, secret.entry(b"in").with(&set(0o666)), CreateMode::MayExist)
+        .await
+        .unwrap();
+    assert_eq!(store.lookup(&bob, secret.entry(b"in")).await.unwrap_err(), Error::AccessDenied);
+    assert_eq!(
+        store
+            .readdir(
+                &bob,
+                ReaddirRequest { dir: secret, cookie: 0, max_entries: 10, with_attr: false }
+            )
+            .await
+            .unwrap_err(),
+        Error::AccessDenied
+    );
     // Beyond the mode: a list grants bob what others lack, and denies what they have.
-    let listed = store.create(&alice, home, b"listed", &set(0o604), false).await.unwrap().attr.id;
+    let listed = store
+        .create(&alice, home.entry(b"listed").with(&set(0o604)), CreateMode::MayExist)
+        .await
+        .unwrap()
+        .attr
+        .id;
     for (rights, mode_of_others) in [(6, 0), (3, 4), (0, 7), (5, 2)] {
         let entries = [
             (AclWho::Owner, 6),
@@ -335,7 +378,7 @@ async fn callers_act_as_themselves() {
             (AclWho::Other, mode_of_others),
         ];
         let list = Acl::new(entries).unwrap();
-        store.set_acl(&OWN, listed, AclKind::Access, Some(&list)).await.unwrap();
+        store.set_acl(&OWN, listed.acl(AclKind::Access), Some(&list)).await.unwrap();
         let his = Permissions::from_bits_retain(rights.into());
         for asked in [Permissions::all(), Permissions::READ | Permissions::EXECUTE] {
             assert_eq!(store.access(&bob, listed, asked).await.unwrap(), his & asked, "{rights}");
@@ -357,7 +400,11 @@ async fn rights_to_write_and_to_list_are_enough() {
     let store = open(dir.path());
     let bob = Caller::As(Cred { uid: 4002, gid: 4002, groups: Vec::new() });
     let set = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
-    let file = store.create(&OWN, store.root(), b"shared", &set(0o666), true).await.unwrap().attr;
+    let file = store
+        .create(&OWN, store.root().entry(b"shared").with(&set(0o666)), CreateMode::MustBeNew)
+        .await
+        .unwrap()
+        .attr;
     // One of the times, as a client sends it with a truncation.
     let touch = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
     let touched = store.setattr(&bob, file.id, &touch).await.unwrap();
@@ -368,10 +415,22 @@ async fn rights_to_write_and_to_list_are_enough() {
     assert_eq!(store.setattr(&bob, file.id, &touch).await.unwrap_err(), Error::NotPermitted);
     // A caller with read permission for the directory gets its names, even without search
     // permission.
-    let listed = store.mkdir(&OWN, store.root(), b"listed", &set(0o744)).await.unwrap().id;
-    store.create(&OWN, listed, b"in", &set(0o644), true).await.unwrap();
-    assert_eq!(store.readdir(&bob, listed, 0, 10, true).await.unwrap().entries.len(), 1);
-    assert_eq!(store.lookup(&bob, listed, b"in").await.unwrap_err(), Error::AccessDenied);
+    let listed =
+        store.mkdir(&OWN, store.root().entry(b"listed").with(&set(0o744))).await.unwrap().id;
+    store.create(&OWN, listed.entry(b"in").with(&set(0o644)), CreateMode::MustBeNew).await.unwrap();
+    assert_eq!(
+        store
+            .readdir(
+                &bob,
+                ReaddirRequest { dir: listed, cookie: 0, max_entries: 10, with_attr: true }
+            )
+            .await
+            .unwrap()
+            .entries
+            .len(),
+        1
+    );
+    assert_eq!(store.lookup(&bob, listed.entry(b"in")).await.unwrap_err(), Error::AccessDenied);
 }
 
 #[tokio::test]
@@ -387,12 +446,12 @@ async fn few_descriptors_of_directories_stay_open() {
 
 /// In a process of its own, because all of a process's threads share the limit.
 #[tokio::test]
-async fn running_out_of_descriptors_is_survived() {
+async fn the_store_survives_running_out_of_descriptors() {
     const DIRS: u32 = 200;
     const ALONE: &str = "WEIR_TEST_FEW_DESCRIPTORS";
     if std::env::var_os(ALONE).is_none() {
         let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-        alone.args(["--exact", "running_out_of_descriptors_is_survived", "--nocapture"]);
+        alone.args(["--exact", "the_store_survives_running_out_of_descriptors", "--nocapture"]);
         let output = alone.env(ALONE, "1").output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
@@ -436,7 +495,13 @@ async fn a_large_directory_is_listed() {
     let state = temp_dir();
     let store = open_with_state(dir.path(), state.path());
     loop {
-        let page = store.readdir(&OWN, store.root(), cookie, 700, true).await.unwrap();
+        let page = store
+            .readdir(
+                &OWN,
+                ReaddirRequest { dir: store.root(), cookie, max_entries: 700, with_attr: true },
+            )
+            .await
+            .unwrap();
         for entry in page.entries {
             cookie = entry.cookie;
             assert!(entry.attr.is_some_and(|attr| attr.id.ino == entry.ino));
@@ -460,13 +525,16 @@ async fn a_file_that_its_owner_may_not_open_is_synced() {
     for mode in [0, 0o200, 0o400] {
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
         let name = format!("mode {mode:o}");
-        let made = fs.create(&OWN, fs.root(), name.as_bytes(), &set, true).await.unwrap();
+        let made = fs
+            .create(&OWN, fs.root().entry(name.as_bytes()).with(&set), CreateMode::MustBeNew)
+            .await
+            .unwrap();
         fs.sync_node(made.attr.id).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn clients_link_what_the_machines_own_programs_may_not() {
+async fn clients_may_link_files_that_local_programs_may_not() {
     if !is_root("only root can become another user") {
         return;
     }
@@ -475,12 +543,17 @@ async fn clients_link_what_the_machines_own_programs_may_not() {
     let root = store.root();
     let user = Caller::As(Cred { uid: 1234, gid: 1234, groups: Vec::new() });
     let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
-    let private = store.create(&OWN, root, b"private", &mode(0o4600), true).await.unwrap().attr.id;
-    let sticky = store.mkdir(&OWN, root, b"sticky", &mode(0o1777)).await.unwrap().id;
-    let closed = store.mkdir(&OWN, root, b"closed", &mode(0o755)).await.unwrap().id;
+    let private = store
+        .create(&OWN, root.entry(b"private").with(&mode(0o4600)), CreateMode::MustBeNew)
+        .await
+        .unwrap()
+        .attr
+        .id;
+    let sticky = store.mkdir(&OWN, root.entry(b"sticky").with(&mode(0o1777))).await.unwrap().id;
+    let closed = store.mkdir(&OWN, root.entry(b"closed").with(&mode(0o755))).await.unwrap().id;
     // With fs.protected_hardlinks at 1, linkat(2) refuses this to the user.
-    assert_eq!(store.link(&user, private, sticky, b"link").await.unwrap().nlink, 2);
-    let denied = store.link(&user, private, closed, b"link").await;
+    assert_eq!(store.link(&user, private, sticky.entry(b"link")).await.unwrap().nlink, 2);
+    let denied = store.link(&user, private, closed.entry(b"link")).await;
     assert_eq!(denied.unwrap_err(), Error::AccessDenied);
     // The owner's rights ended with the call.
     let chmod = store.setattr(&user, private, &mode(0o666)).await;

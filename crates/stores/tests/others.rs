@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier};
 use tempfile::TempDir;
 use weir_stores::local::{IoEngine, LocalFs, LocalOptions};
 use weir_stores::testing::{new_file, read_all, write};
-use weir_vfs::{Caller, Error, FileSystem, RenameFlags, SetAttr};
+use weir_vfs::{Caller, CreateMode, Error, FileSystem, RenameFlags, SetAttr};
 
 const OWN: Caller = Caller::Own;
 /// For a test that was restarted: the directory where a file system is mounted for it, or the file
@@ -53,23 +53,24 @@ fn on_ramfs(test: &str) -> Option<PathBuf> {
 async fn directories_move(dir: &Path) {
     let fs = open(dir, IoEngine::Threads);
     let (set, root) = (SetAttr::default(), fs.root());
-    let at = fs.mkdir(&OWN, root, b"d", &set).await.unwrap().id;
+    let at = fs.mkdir(&OWN, root.entry(b"d").with(&set)).await.unwrap().id;
     let mut shown = Vec::new();
     for round in 0..100u32 {
         let (a, b) = (format!("a{round}").into_bytes(), format!("b{round}").into_bytes());
-        let made = fs.create(&OWN, at, &a, &set, true).await.unwrap().attr.id;
+        let made =
+            fs.create(&OWN, at.entry(&a).with(&set), CreateMode::MustBeNew).await.unwrap().attr.id;
         shown.push(fs.getattr(at).await.unwrap().change);
-        fs.link(&OWN, made, at, &b).await.unwrap();
-        shown.push(fs.lookup(&OWN, root, b"d").await.unwrap().change);
-        fs.unlink(&OWN, at, &b).await.unwrap();
+        fs.link(&OWN, made, at.entry(&b)).await.unwrap();
+        shown.push(fs.lookup(&OWN, root.entry(b"d")).await.unwrap().change);
+        fs.unlink(&OWN, at.entry(&b)).await.unwrap();
         shown.push(fs.getattr(at).await.unwrap().change);
         fs.rename(&OWN, at.entry(&a), at.entry(&b), RenameFlags::Replace).await.unwrap();
         shown.push(fs.getattr(at).await.unwrap().change);
-        fs.mkdir(&OWN, at, &a, &set).await.unwrap();
+        fs.mkdir(&OWN, at.entry(&a).with(&set)).await.unwrap();
         shown.push(fs.getattr(at).await.unwrap().change);
-        fs.symlink(&OWN, at, format!("l{round}").as_bytes(), b"x", &set).await.unwrap();
+        fs.symlink(&OWN, at.entry(format!("l{round}").as_bytes()).with(&set), b"x").await.unwrap();
         shown.push(fs.getattr(at).await.unwrap().change);
-        fs.rmdir(&OWN, at, &a).await.unwrap();
+        fs.rmdir(&OWN, at.entry(&a)).await.unwrap();
         shown.push(fs.getattr(at).await.unwrap().change);
         let mode = SetAttr { mode: Some(0o700 + round % 8), ..SetAttr::default() };
         fs.setattr(&OWN, at, &mode).await.unwrap();
@@ -80,8 +81,8 @@ async fn directories_move(dir: &Path) {
     // Restarted at once: no value from before the restart is shown for changed content.
     drop(fs);
     let fs = open(dir, IoEngine::Threads);
-    let at = fs.lookup(&OWN, fs.root(), b"d").await.unwrap().id;
-    fs.unlink(&OWN, at, b"b0").await.unwrap();
+    let at = fs.lookup(&OWN, fs.root().entry(b"d")).await.unwrap().id;
+    fs.unlink(&OWN, at.entry(b"b0")).await.unwrap();
     assert!(!shown.contains(&fs.getattr(at).await.unwrap().change));
 }
 
@@ -185,12 +186,22 @@ fn a_file_that_gets_a_name_while_it_loses_one_is_found() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let root = fs.root();
     for round in 0..500u32 {
-        let made = runtime.block_on(fs.create(&OWN, root, b"a", &SetAttr::default(), true));
+        let made = runtime.block_on(fs.create(
+            &OWN,
+            root.entry(b"a").with(&SetAttr::default()),
+            CreateMode::MustBeNew,
+        ));
         let id = made.unwrap().attr.id;
         let barrier = Barrier::new(2);
         let over = round % 2 == 0;
         if over {
-            runtime.block_on(fs.create(&OWN, root, b"c", &SetAttr::default(), true)).unwrap();
+            runtime
+                .block_on(fs.create(
+                    &OWN,
+                    root.entry(b"c").with(&SetAttr::default()),
+                    CreateMode::MustBeNew,
+                ))
+                .unwrap();
         }
         let (lost, linked) = std::thread::scope(|scope| {
             let lost = scope.spawn(|| {
@@ -205,12 +216,12 @@ fn a_file_that_gets_a_name_while_it_loses_one_is_found() {
                         )
                         .await
                     } else {
-                        fs.unlink_counted(&OWN, root, b"a").await
+                        fs.unlink_counted(&OWN, root.entry(b"a")).await
                     }
                 })
             });
             barrier.wait();
-            let linked = runtime.block_on(fs.link(&OWN, id, root, b"b"));
+            let linked = runtime.block_on(fs.link(&OWN, id, root.entry(b"b")));
             (lost.join().unwrap().unwrap().unwrap(), linked)
         });
         let found = runtime.block_on(fs.getattr(id));
@@ -219,7 +230,7 @@ fn a_file_that_gets_a_name_while_it_loses_one_is_found() {
             Ok(_) => {
                 assert_eq!(found.unwrap().nlink, 1, "round {round}");
                 assert!(lost.nlink > 0, "round {round}");
-                runtime.block_on(fs.unlink(&OWN, root, b"b")).unwrap();
+                runtime.block_on(fs.unlink(&OWN, root.entry(b"b"))).unwrap();
             }
             Err(_) => {
                 assert_eq!(found, Err(Error::Stale), "round {round}");
@@ -227,7 +238,7 @@ fn a_file_that_gets_a_name_while_it_loses_one_is_found() {
             }
         }
         if over {
-            runtime.block_on(fs.unlink(&OWN, root, b"a")).unwrap();
+            runtime.block_on(fs.unlink(&OWN, root.entry(b"a"))).unwrap();
         }
     }
 }

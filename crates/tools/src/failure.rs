@@ -80,8 +80,8 @@ pub fn usual_advice(error: Error) -> Option<&'static str> {
     let is_root = rustix::process::geteuid().is_root();
     Some(match error {
         Error::AccessDenied | Error::NotPermitted if is_root => {
-            "an NFS server may treat root as nobody (root_squash): name the files' owner with \
-             -o uid=, or have it exported without that (--squash none, no_root_squash)"
+            "an NFS server may treat root as an anonymous user (root_squash): name the files' \
+             owner with -o uid=, or export without it (--squash none, no_root_squash)"
         }
         Error::NotFound => "check the path",
         Error::NameTooLong => "a name has at most 255 bytes; shorten it",
@@ -90,7 +90,7 @@ pub fn usual_advice(error: Error) -> Option<&'static str> {
         Error::NotDirectory => "a part of the path is not a directory",
         Error::NoSpace | Error::Quota => "free some space there, or choose another place",
         Error::ReadOnly => "mount or export it writable, or choose another place",
-        Error::Stale => "it was removed meanwhile; look again",
+        Error::Stale => "another program removed it; list the directory again",
         Error::TimedOut => "check that the server runs and that its port can be reached",
         Error::TooManyOpen => "raise the limit on open files (ulimit -n)",
         Error::Loop => "a symbolic link leads back to itself",
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_says_what_was_asked_what_failed_and_what_to_do() {
+    fn a_failure_reports_request_cause_and_advice() {
         let failure = Err::<(), _>(Error::NotFound).asked(|| "read x".into()).unwrap_err();
         assert_eq!(failure.to_string(), "cannot read x: no such file or directory; check the path");
         let own = std::io::Error::other("odd");

@@ -71,21 +71,22 @@ fn cached_ranges(file: &File, size: u64, most: usize) -> Option<(Vec<Range<u64>>
 /// Number of these pages that are cached.
 fn count(file: &File, pages: &Range<u64>) -> Option<u64> {
     #[repr(C)]
-    struct Asked {
+    struct CachestatRange {
         offset: u64,
         len: u64,
     }
     #[repr(C)]
     #[derive(Default)]
-    struct Found {
+    struct Cachestat {
         cached: u64,
         dirty: u64,
         writeback: u64,
         evicted: u64,
         recently_evicted: u64,
     }
-    let asked = Asked { offset: pages.start * PAGE, len: (pages.end - pages.start) * PAGE };
-    let mut found = Found::default();
+    let asked =
+        CachestatRange { offset: pages.start * PAGE, len: (pages.end - pages.start) * PAGE };
+    let mut found = Cachestat::default();
     // SAFETY: both structures outlive the call and have the kernel's layout.
     let result = unsafe {
         libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const asked, &raw mut found, 0u32)

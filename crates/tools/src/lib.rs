@@ -2,9 +2,10 @@
 //!
 //! A [`Location`](location::Location) is a local path or an `nfs://` URL. [`Mounts`](mounts::Mounts)
 //! opens the stores of locations, all under one page cache, and finds
-//! [`Place`](mounts::Place)s in them. [`copy`] copies places to places; [`remove`] removes trees;
-//! [`map`] shows which parts of a file are data, holes, or cached. Nothing here prints: a copy reports
-//! to a [`Progress`](copy::Progress), and a map is a value that can be drawn as text or SVG.
+//! [`Place`](mounts::Place)s in them. [`copy`] copies places to places; [`checksum`] writes and checks
+//! manifests; [`remove`] removes trees; [`map`] shows which parts of a file are data, holes, or
+//! cached. Nothing here prints: a copy reports to a [`Progress`](copy::Progress), and a map is a value
+//! that can be drawn as text or SVG.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -43,14 +44,22 @@
 #![deny(unsafe_code)]
 #![allow(clippy::single_range_in_vec_init, reason = "a list of byte ranges may have one")]
 
+pub mod beyond;
+mod chain;
+pub mod checksum;
 pub mod copy;
 pub mod failure;
+pub mod glob;
 pub mod kernel_cache;
 mod listing;
 pub mod location;
 pub mod map;
 pub mod memory;
+pub mod mode;
 pub mod mounts;
+pub mod origin;
 pub mod remove;
 pub mod size;
+pub mod sync;
 pub mod text;
+pub mod walk;

@@ -9,7 +9,7 @@
 
 use crate::mounts::Place;
 use weir_pagecache::CachedFs;
-use weir_vfs::{Caller, DirEntry, DirPage, Error, FileId, Result};
+use weir_vfs::{Caller, DirEntry, DirPage, Error, FileId, ReaddirRequest, Result};
 
 /// Entries read at a time.
 const ENTRIES: usize = 1000;
@@ -34,6 +34,11 @@ impl Listing {
     /// Lists the directory at `place`, whose identity is `id`, with attributes.
     pub(crate) fn at(place: &Place, id: FileId) -> Self {
         Self::new(From::Place(Box::new(place.clone())), id, true)
+    }
+
+    /// Lists nothing of it.
+    pub(crate) fn nothing(place: &Place, id: FileId) -> Self {
+        Self { ended: true, ..Self::at(place, id) }
     }
 
     /// Lists the names in a directory of a store.
@@ -70,7 +75,16 @@ impl Listing {
     }
 
     async fn page(&self, fs: &CachedFs) -> Result<DirPage> {
-        fs.readdir(&Caller::Own, self.dir, self.cookie, ENTRIES, self.with_attr).await
+        fs.readdir(
+            &Caller::Own,
+            ReaddirRequest {
+                dir: self.dir,
+                cookie: self.cookie,
+                max_entries: ENTRIES,
+                with_attr: self.with_attr,
+            },
+        )
+        .await
     }
 }
 
@@ -108,16 +122,17 @@ impl Met {
 mod tests {
     use super::*;
     use crate::copy::{Copier, Options};
+    use crate::origin::Origin;
     use async_trait::async_trait;
     use parking_lot::Mutex;
     use std::collections::VecDeque;
     use std::sync::Arc;
     use weir_pagecache::{Cache, Config};
     use weir_stores::memory::MemoryFs;
-    use weir_vfs::{Attr, FileKind, FileSystem, FileSystemDecorator, SetAttr};
+    use weir_vfs::{Attr, EntryName, FileKind, FileSystem, FileSystemDecorator, NewFile, SetAttr};
 
     #[test]
-    fn a_cookie_that_comes_again_is_met_soon_and_others_are_not() {
+    fn repeated_cookies_are_detected_soon() {
         for before in 0..40 {
             for round in 1..40 {
                 let mut met = Met::default();
@@ -141,17 +156,11 @@ mod tests {
             &*self.0
         }
 
-        async fn readdir(
-            &self,
-            caller: &Caller,
-            dir: FileId,
-            cookie: u64,
-            _: usize,
-            with_attr: bool,
-        ) -> Result<DirPage> {
-            let mut page = self.0.readdir(caller, dir, cookie, 2, with_attr).await?;
+        async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> Result<DirPage> {
+            let request = ReaddirRequest { max_entries: 2, ..request };
+            let mut page = self.0.readdir(caller, request).await?;
             if std::mem::take(&mut page.eof) {
-                page = self.0.readdir(caller, dir, 0, 2, with_attr).await?;
+                page = self.0.readdir(caller, ReaddirRequest { cookie: 0, ..request }).await?;
             }
             Ok(page)
         }
@@ -166,8 +175,8 @@ mod tests {
     }
 
     impl Forgetful {
-        /// More than a copy uses at a time.
-        const MOST: usize = 40;
+        /// More than a copy uses at a time, and fewer than a tree has.
+        const MOST: usize = 128;
 
         fn over(below: Arc<dyn FileSystem>, fsid: u64) -> Arc<dyn FileSystem> {
             Arc::new(Self { below, fsid, known: Mutex::default() })
@@ -219,50 +228,31 @@ mod tests {
             self.below.setattr(caller, id, set).await.map(|attr| self.found(attr))
         }
 
-        async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
-            self.knows(dir)?;
-            self.below.lookup(caller, dir, name).await.map(|attr| self.found(attr))
+        async fn lookup(&self, caller: &Caller, entry: EntryName<'_>) -> Result<Attr> {
+            self.knows(entry.dir)?;
+            self.below.lookup(caller, entry).await.map(|attr| self.found(attr))
         }
 
-        async fn mkdir(
-            &self,
-            caller: &Caller,
-            dir: FileId,
-            name: &[u8],
-            set: &SetAttr,
-        ) -> Result<Attr> {
-            self.knows(dir)?;
-            self.below.mkdir(caller, dir, name, set).await.map(|attr| self.found(attr))
+        async fn mkdir(&self, caller: &Caller, new: NewFile<'_>) -> Result<Attr> {
+            self.knows(new.at.dir)?;
+            self.below.mkdir(caller, new).await.map(|attr| self.found(attr))
         }
 
-        async fn readdir(
-            &self,
-            caller: &Caller,
-            dir: FileId,
-            cookie: u64,
-            most: usize,
-            with_attr: bool,
-        ) -> Result<DirPage> {
-            self.knows(dir)?;
-            let mut page = self.below.readdir(caller, dir, cookie, most, with_attr).await?;
+        async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> Result<DirPage> {
+            self.knows(request.dir)?;
+            let request = ReaddirRequest { max_entries: 8, ..request };
+            let mut page = self.below.readdir(caller, request).await?;
             for entry in &mut page.entries {
                 entry.attr = entry.attr.take().map(|attr| self.found(attr));
             }
             // It was the one used last.
-            self.remember(dir);
+            self.remember(request.dir);
             Ok(page)
         }
 
-        async fn symlink(
-            &self,
-            caller: &Caller,
-            dir: FileId,
-            name: &[u8],
-            target: &[u8],
-            set: &SetAttr,
-        ) -> Result<Attr> {
-            self.knows(dir)?;
-            let made = self.below.symlink(caller, dir, name, target, set).await;
+        async fn symlink(&self, caller: &Caller, new: NewFile<'_>, target: &[u8]) -> Result<Attr> {
+            self.knows(new.at.dir)?;
+            let made = self.below.symlink(caller, new, target).await;
             made.map(|attr| self.found(attr))
         }
 
@@ -279,7 +269,14 @@ mod tests {
     /// The root of a store.
     async fn root(fs: &CachedFs) -> Place {
         let (dir, attr) = (fs.root(), Some(fs.getattr(fs.root()).await.unwrap()));
-        Place { fs: fs.clone(), dir, name: None, attr, shown: "root".into() }
+        Place {
+            fs: fs.clone(),
+            dir,
+            name: None,
+            attr,
+            shown: "root".into(),
+            origin: Origin::default(),
+        }
     }
 
     const DIRECTORIES: usize = 100;
@@ -290,16 +287,58 @@ mod tests {
         let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
         for n in 0..DIRECTORIES {
             let name = format!("directory {n}").into_bytes();
-            let dir = fs.mkdir(&Caller::Own, fs.root(), &name, &set).await.unwrap().id;
-            fs.symlink(&Caller::Own, dir, b"link", b"target", &set).await.unwrap();
+            let dir = fs.mkdir(&Caller::Own, fs.root().entry(&name).with(&set)).await.unwrap().id;
+            fs.symlink(&Caller::Own, dir.entry(b"link").with(&set), b"target").await.unwrap();
             let name = format!("link {n}").into_bytes();
-            fs.symlink(&Caller::Own, fs.root(), &name, b"target", &set).await.unwrap();
+            fs.symlink(&Caller::Own, fs.root().entry(&name).with(&set), b"target").await.unwrap();
         }
         fs
     }
 
+    /// A tree whose directories are visited again after many others: each of `LEVELS` has `BESIDE` of
+    /// them in each directory on the way down.
+    const LEVELS: usize = 5;
+    const BESIDE: usize = 20;
+
+    async fn deep_tree() -> Arc<dyn FileSystem> {
+        let fs: Arc<dyn FileSystem> = MemoryFs::new();
+        let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+        let mut at = fs.root();
+        for _ in 0..LEVELS {
+            let mut next = at;
+            // The middle one leads on, so that others follow and precede it in any order.
+            for n in 0..BESIDE {
+                let name = format!("{n:02}").into_bytes();
+                let dir = fs.mkdir(&Caller::Own, at.entry(&name).with(&set)).await.unwrap().id;
+                let inner =
+                    fs.mkdir(&Caller::Own, dir.entry(b"inner").with(&set)).await.unwrap().id;
+                fs.symlink(&Caller::Own, inner.entry(b"link").with(&set), b"target").await.unwrap();
+                if n == BESIDE / 2 {
+                    next = dir;
+                }
+            }
+            at = next;
+        }
+        fs
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn directories_far_above_are_looked_up_again() {
+        let cache = cache();
+        let from = cache.mount(Forgetful::over(deep_tree().await, 1));
+        let target: Arc<dyn FileSystem> = MemoryFs::new();
+        let to = cache.mount(Forgetful::over(Arc::clone(&target), 2));
+        let options = Options { recursive: true, preserve: true, jobs: 4, ..Options::default() };
+        let copier = Arc::new(Copier::new(options, cache.budget_bytes(), ()));
+        copier.copy(vec![(root(&from).await, root(&to).await)], &to).await;
+        assert_eq!(*copier.failures.lock(), []);
+        let made = copier.summary(std::time::Duration::ZERO, 0);
+        let expected = (LEVELS * BESIDE) as u64;
+        assert_eq!((made.directories, made.symlinks), (2 * expected, expected));
+    }
+
     #[tokio::test]
-    async fn a_directory_whose_cookies_go_round_is_not_listed_for_ever() {
+    async fn a_listing_with_cyclic_cookies_ends() {
         let fs = cache().mount(Arc::new(Endless(tree().await)));
         let place = root(&fs).await;
         let failure = place.children(fs.root()).await.err().unwrap();
@@ -315,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_store_has_forgotten_is_looked_up_again() {
+    async fn forgotten_handles_are_looked_up_again_by_name() {
         let fs = cache().mount(Forgetful::over(tree().await, 1));
         let place = root(&fs).await;
         let children = place.children(fs.root()).await.unwrap();
@@ -345,8 +384,8 @@ mod tests {
         assert_eq!(*copier.failures.lock(), []);
         for n in 0..DIRECTORIES {
             let name = format!("directory {n}").into_bytes();
-            let dir = target.lookup(&Caller::Own, target.root(), &name).await.unwrap().id;
-            let link = target.lookup(&Caller::Own, dir, b"link").await.unwrap().id;
+            let dir = target.lookup(&Caller::Own, target.root().entry(&name)).await.unwrap().id;
+            let link = target.lookup(&Caller::Own, dir.entry(b"link")).await.unwrap().id;
             assert_eq!(target.readlink(&Caller::Own, link).await.unwrap(), b"target");
         }
     }

@@ -49,6 +49,21 @@ impl Location {
         }
     }
 
+    /// The location of a file below this directory.
+    pub fn below(&self, names: &[Vec<u8>]) -> Self {
+        match self {
+            Self::Local(path) => {
+                let names = names.iter().map(|name| std::ffi::OsStr::from_bytes(name));
+                Self::Local(names.fold(path.clone(), |path, name| path.join(name)))
+            }
+            Self::Nfs(url) => {
+                let mut url = url.clone();
+                url.path.extend_from_slice(names);
+                Self::Nfs(url)
+            }
+        }
+    }
+
     /// The exact bytes of the path, or the URL.
     pub fn bytes(&self) -> Vec<u8> {
         match self {
@@ -120,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_and_paths_are_told_apart() {
+    fn urls_and_paths_are_distinguished() {
         let Ok(Location::Nfs(url)) = Location::parse("nfs://h:1/a/b".into()) else {
             panic!("not a URL")
         };

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_cannot_be_meant_is_refused() {
+    fn an_impossible_budget_is_refused() {
         let check = |bytes| check_budget_of(Some(Size::Bytes(bytes)), 24 << 30);
         assert!(check(24 << 30).is_ok() && check(LEAST_BUDGET_BYTES).is_ok());
         let says = check(500 << 30).unwrap_err().to_string();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn without_groups_it_is_the_machines() {
+    fn without_control_groups_the_limit_is_the_machines_memory() {
         let root = machine(&[("proc/meminfo", "MemTotal: 4194304 kB\n")]);
         assert_eq!(memory_bytes(root.path()), 4 << 30);
     }

@@ -12,6 +12,7 @@ use crate::failure::{Asked, Failure, Result, usual_advice};
 use crate::listing::Listing;
 use crate::location::Location;
 use crate::memory::{READAHEAD_BYTES, budget_bytes, check_budget};
+use crate::origin::Origin;
 use crate::size::Size;
 use crate::text::shown;
 use std::collections::HashMap;
@@ -67,6 +68,8 @@ pub struct Place {
     pub attr: Option<Attr>,
     /// As people wrote it.
     pub shown: String,
+    /// How its directory was found.
+    pub origin: Origin,
 }
 
 impl Place {
@@ -81,50 +84,38 @@ impl Place {
         }
     }
 
-    /// The place called `name` in the directory at this place, whose identity is `id`.
-    pub fn child(&self, id: FileId, name: &[u8], attr: Option<Attr>) -> Self {
-        Self {
-            fs: self.fs.clone(),
-            dir: id,
-            name: Some(name.to_vec()),
-            attr,
-            shown: shown_below(&self.shown, name),
-        }
-    }
-}
-
-impl Place {
-    /// Runs `work` on the file here, whose identity is `id`. If the store has evicted the identity,
-    /// as the NFS client does with long unused files when it knows a million others, looks the file
-    /// up again by name, once.
-    pub async fn found_again<T, F>(&self, id: FileId, work: impl Fn() -> F) -> weir_vfs::Result<T>
-    where
-        F: Future<Output = weir_vfs::Result<T>>,
-    {
-        let outcome = work().await;
-        let (Err(Error::Stale), Some(name)) = (&outcome, &self.name) else { return outcome };
-        match self.fs.lookup(&Caller::Own, self.dir, name).await {
-            Ok(found) if found.id == id => work().await,
-            _ => outcome,
-        }
+    /// The name of an entry of the directory here, for messages.
+    pub(crate) fn shown_below(&self, name: &[u8]) -> String {
+        shown_below(&self.shown, name)
     }
 
     /// The entries of the directory at this place, whose identity is `id`, sorted by name.
     pub async fn children(&self, id: FileId) -> Result<Vec<(Self, Attr)>> {
+        let mut children = Vec::new();
+        for (child, attr) in self.entries(id).await? {
+            let attr = attr.asked(|| format!("list {}", self.shown))?;
+            children.push((child, attr));
+        }
+        Ok(children)
+    }
+
+    /// The same; an entry that cannot be looked up has an error.
+    pub(crate) async fn entries(&self, id: FileId) -> Result<Vec<(Self, weir_vfs::Result<Attr>)>> {
         let asked = || format!("list {}", self.shown);
+        let inside = self.inside(id);
         let mut children = Vec::new();
         let mut listing = Listing::at(self, id);
         while let Some(entries) = listing.next().await.asked(asked)? {
             for entry in entries {
-                let attr = match entry.attr {
-                    Some(attr) => Some(attr),
-                    None => {
-                        found(self.fs.lookup(&Caller::Own, id, &entry.name).await).asked(asked)?
-                    }
+                let mut child = inside.child(&entry.name, entry.attr);
+                let attr = match child.attr.clone() {
+                    Some(attr) => Ok(Some(attr)),
+                    None => found(self.fs.lookup(&Caller::Own, id.entry(&entry.name)).await),
                 };
                 // Skip entries that vanished since the directory was read.
-                if let Some(attr) = attr {
-                    children.push((self.child(id, &entry.name, Some(attr.clone())), attr));
+                if let Some(attr) = attr.transpose() {
+                    child.attr = attr.as_ref().ok().cloned();
+                    children.push((child, attr));
                 }
             }
         }
@@ -180,16 +171,47 @@ impl Mounts {
 
     /// The same, after all dirty data was written to the servers.
     pub async fn flush_and_unmount(&self) -> Result<()> {
-        let flushed = self.cache.flush().await.asked(|| "write back what was written".into());
+        let flushed = self.cache.flush().await.asked(|| "write dirty data to the server".into());
         self.unmount().await?;
         flushed
     }
 
     /// Finds a location. The last component need not exist, those above it must.
     pub async fn place(&mut self, location: &Location, links: Links) -> Result<Place> {
-        match location {
+        let place = match location {
             Location::Local(path) => self.local_place(path, links).await,
             Location::Nfs(url) => self.remote_place(url, links).await,
+        };
+        place.map(|place| Place { origin: Origin::to(location), ..place })
+    }
+
+    /// Mounts a directory above several locations of a server, so that the places found there later are
+    /// in one store. Where that fails, they are in several.
+    pub async fn share(&mut self, locations: &[&Location]) {
+        let mut shared: Vec<NfsUrl> = Vec::new();
+        let mut counts: Vec<usize> = Vec::new();
+        for location in locations {
+            let Location::Nfs(url) = location else { continue };
+            let above = url.path.len().saturating_sub(1);
+            let whose = |url: &NfsUrl| (url.host.clone(), url.port, url.query.clone());
+            match shared.iter().position(|other| whose(other) == whose(url)) {
+                Some(at) => {
+                    let pairs = shared[at].path.iter().zip(&url.path[..above]);
+                    let common = pairs.take_while(|(a, b)| a == b).count();
+                    shared[at].path.truncate(common);
+                    counts[at] += 1;
+                }
+                None => {
+                    shared.push(NfsUrl { path: url.path[..above].to_vec(), ..url.clone() });
+                    counts.push(1);
+                }
+            }
+        }
+        for (url, count) in shared.iter().zip(counts) {
+            if count > 1 {
+                // The locations are mounted one by one then, and the failure of one says more.
+                let _ = self.remote_fs(url).await;
+            }
         }
     }
 
@@ -218,22 +240,37 @@ impl Mounts {
                 (parent, Some(name.to_os_string().into_vec()))
             }
         };
-        let fs = match self.local.get(&root) {
-            Some(fs) => fs.clone(),
-            None => {
-                let store = LocalFs::open(&root, LocalOptions::default()).asked(asked)?;
-                let fs = self.cache.mount(store);
-                self.local.insert(root, fs.clone());
-                fs
-            }
-        };
+        let fs = self.local_fs(root).asked(asked)?;
         let shown = shown(path.as_os_str().as_bytes());
         let dir = fs.root();
         let attr = match &name {
             None => Some(fs.getattr(dir).await.asked(asked)?),
-            Some(name) => found(fs.lookup(&Caller::Own, dir, name).await).asked(asked)?,
+            Some(name) => found(fs.lookup(&Caller::Own, dir.entry(name)).await).asked(asked)?,
         };
-        Ok(Place { fs, dir, name, attr, shown })
+        Ok(Place { fs, dir, name, attr, shown, origin: Origin::default() })
+    }
+
+    /// The store of a directory of this machine, at an absolute path without links.
+    fn local_fs(&mut self, root: PathBuf) -> weir_vfs::Result<CachedFs> {
+        if let Some(fs) = self.local.get(&root) {
+            return Ok(fs.clone());
+        }
+        let fs = self.cache.mount(LocalFs::open(&root, LocalOptions::default())?);
+        self.local.insert(root, fs.clone());
+        Ok(fs)
+    }
+
+    /// Whether a directory of this machine has a store.
+    pub(crate) fn has_local(&self, root: &Path) -> bool {
+        self.local.contains_key(root)
+    }
+
+    /// A directory of this machine, at an absolute path without links, as the root of its store.
+    pub(crate) async fn local_root(&mut self, root: &Path) -> weir_vfs::Result<Place> {
+        let fs = self.local_fs(root.to_path_buf())?;
+        let (dir, shown) = (fs.root(), shown(root.as_os_str().as_bytes()));
+        let attr = Some(fs.getattr(dir).await?);
+        Ok(Place { fs, dir, name: None, attr, shown, origin: Origin::default() })
     }
 
     async fn remote_place(&mut self, url: &NfsUrl, links: Links) -> Result<Place> {
@@ -254,8 +291,8 @@ impl Mounts {
                 Some(root) => root,
                 None => fs.getattr(fs.root()).await.asked(asked)?,
             };
-            let start =
-                Place { dir: root.id, fs, name: None, attr: Some(root), shown: String::new() };
+            let (attr, shown, origin) = (Some(root.clone()), String::new(), Origin::default());
+            let start = Place { dir: root.id, fs, name: None, attr, shown, origin };
             match walk(start, &path, inside, links, &mut followed, asked).await? {
                 Walked::Here(place) => return Ok(Place { shown: url.to_string(), ..*place }),
                 Walked::Above(_) if climbed >= MOST_LINKS => return Err(Error::Loop).asked(asked),
@@ -384,7 +421,7 @@ async fn walk(
             }
             continue;
         }
-        let attr = found(at.fs.lookup(&Caller::Own, dir, &name).await).asked(&asked)?;
+        let attr = found(at.fs.lookup(&Caller::Own, dir.entry(&name)).await).asked(&asked)?;
         let is_link = attr.as_ref().is_some_and(|a| a.kind == FileKind::Symlink);
         match attr {
             Some(link) if is_link && (links == Links::Follow || !ahead.is_empty()) => {
@@ -446,7 +483,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_below_a_url_is_shown_as_one() {
+    fn paths_below_a_url_are_shown_as_urls() {
         for (dir, shown) in [
             ("nfs://h/dir?vers=3", "nfs://h/dir/100%25 sure%3F?vers=3"),
             ("nfs://h/", "nfs://h/100%25 sure%3F"),

@@ -18,9 +18,17 @@ use futures_util::stream::FuturesUnordered;
 use std::collections::HashMap;
 use weir_vfs::{Attr, Caller, Error, FileId, FileKind};
 
-/// Removes a file or tree, with many calls in flight. Calls `report` for each file that it cannot remove, and
-/// removes all others; returns whether none is left.
-pub async fn remove(place: Place, attr: Attr, report: impl FnMut(Failure)) -> bool {
+/// What happened to a file.
+pub enum Event<'a> {
+    /// It was removed.
+    Removed(&'a Place),
+    /// It could not be removed.
+    Failed(Failure),
+}
+
+/// Removes a file or tree, with many calls in flight. Calls `report` for each file that it has removed, or
+/// cannot remove; returns whether none is left.
+pub async fn remove(place: Place, attr: Attr, report: impl FnMut(Event<'_>)) -> bool {
     let mut removal = Removal {
         report,
         calls: Vec::new(),
@@ -105,10 +113,12 @@ enum Outcome {
     },
     /// Of a directory that cannot be listed; it is removed if it is empty.
     Unlisted {
+        place: Place,
         above: Option<DirNumber>,
         failure: Option<Failure>,
     },
     Removed {
+        place: Place,
         above: Option<DirNumber>,
         failure: Option<Failure>,
     },
@@ -121,12 +131,13 @@ impl Step {
                 Ok(children) => return Outcome::Listed { place, above, children },
                 Err(failure) => {
                     let gone = matches!(rmdir(&place).await, Ok(()) | Err(Error::NotFound));
-                    return Outcome::Unlisted { above, failure: (!gone).then_some(failure) };
+                    let failure = (!gone).then_some(failure);
+                    return Outcome::Unlisted { place, above, failure };
                 }
             },
             Self::Unlink { place, above } => {
                 let name = place.name.as_deref().unwrap_or_default();
-                let removed = place.fs.unlink(&Caller::Own, place.dir, name).await;
+                let removed = place.fs.unlink(&Caller::Own, place.dir.entry(name)).await;
                 (place, above, removed)
             }
             Self::Rmdir { place, above } => {
@@ -139,16 +150,16 @@ impl Step {
             Ok(()) | Err(Error::NotFound) => None,
             Err(error) => Some(Failure::of(format!("remove {}", place.shown), error)),
         };
-        Outcome::Removed { above, failure }
+        Outcome::Removed { place, above, failure }
     }
 }
 
 async fn rmdir(place: &Place) -> weir_vfs::Result<()> {
     let name = place.name.as_deref().unwrap_or_default();
-    place.fs.rmdir(&Caller::Own, place.dir, name).await
+    place.fs.rmdir(&Caller::Own, place.dir.entry(name)).await
 }
 
-impl<R: FnMut(Failure)> Removal<R> {
+impl<R: FnMut(Event<'_>)> Removal<R> {
     fn found(&mut self, place: Place, attr: &Attr, above: Option<DirNumber>) {
         match attr.kind {
             FileKind::Directory => self.lists.push(Step::List { place, id: attr.id, above }),
@@ -184,20 +195,18 @@ impl<R: FnMut(Failure)> Removal<R> {
                     self.found(Place { attr: None, ..place }, &attr, Some(number));
                 }
             }
-            Outcome::Unlisted { above, failure } => {
+            Outcome::Unlisted { place, above, failure } => {
                 self.listed -= 1;
-                self.removed(above, failure);
+                self.removed(&place, above, failure);
             }
-            Outcome::Removed { above, failure } => self.removed(above, failure),
+            Outcome::Removed { place, above, failure } => self.removed(&place, above, failure),
         }
     }
 
-    fn removed(&mut self, above: Option<DirNumber>, failure: Option<Failure>) {
+    fn removed(&mut self, place: &Place, above: Option<DirNumber>, failure: Option<Failure>) {
         let kept = failure.is_some();
-        if let Some(failure) = failure {
-            (self.report)(failure);
-            self.all = false;
-        }
+        self.all &= !kept;
+        (self.report)(failure.map_or(Event::Removed(place), Event::Failed));
         self.done(above, kept);
     }
 

@@ -4,11 +4,12 @@ use async_trait::async_trait;
 use std::sync::{Arc, Mutex};
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::memory::MemoryFs;
-use weir_tools::copy::{Copier, Options};
+use weir_tools::copy::{Copier, Options, Reflink};
 use weir_tools::mounts::Place;
+use weir_tools::origin::Origin;
 use weir_vfs::{
-    Attr, Caller, Error, FileId, FileKind, FileSystem, FileSystemDecorator, Result, SetAttr,
-    SpecialFile, XattrMode,
+    Access, Attr, Caller, CreateMode, Error, FileId, FileKind, FileSystem, FileSystemDecorator,
+    IoFlags, Result, SetAttr, SpecialFile, XattrMode,
 };
 
 /// A store that lists the extended attributes of files and directories, and answers `for_others` for links and
@@ -56,9 +57,10 @@ impl FileSystemDecorator for SetsNothing {
 
 /// The file `name` in the root, as far as it exists.
 async fn place(fs: &CachedFs, name: &str) -> Place {
-    let attr = fs.lookup(&Caller::Own, fs.root(), name.as_bytes()).await.ok();
+    let attr = fs.lookup(&Caller::Own, fs.root().entry(name.as_bytes())).await.ok();
     let name = name.as_bytes().to_vec();
-    Place { fs: fs.clone(), dir: fs.root(), shown: "tree".into(), name: Some(name), attr }
+    let origin = Origin::default();
+    Place { fs: fs.clone(), dir: fs.root(), shown: "tree".into(), name: Some(name), attr, origin }
 }
 
 /// A server may answer LISTXATTRS with NFS4ERR_WRONG_TYPE or NFS4ERR_INVAL except for files and
@@ -73,12 +75,15 @@ async fn links_are_copied_from_a_store_that_lists_no_attributes_of_links() {
     ] {
         let (own, set) = (Caller::Own, SetAttr::default());
         let store = MemoryFs::new();
-        let tree = store.mkdir(&own, store.root(), b"tree", &set).await.unwrap().id;
-        let file = store.create(&own, tree, b"file", &set, true).await.unwrap();
+        let tree = store.mkdir(&own, store.root().entry(b"tree").with(&set)).await.unwrap().id;
+        let file = store
+            .create(&own, tree.entry(b"file").with(&set), CreateMode::MustBeNew)
+            .await
+            .unwrap();
         let id = file.attr.id;
-        store.set_xattr(&own, id, b"user.a", b"1", XattrMode::Either).await.unwrap();
-        store.symlink(&own, tree, b"link", b"file", &set).await.unwrap();
-        store.mknod(&own, tree, b"pipe", SpecialFile::Fifo, &set).await.unwrap();
+        store.set_xattr(&own, id.xattr(b"user.a"), b"1", XattrMode::Either).await.unwrap();
+        store.symlink(&own, tree.entry(b"link").with(&set), b"file").await.unwrap();
+        store.mknod(&own, tree.entry(b"pipe").with(&set), SpecialFile::Fifo).await.unwrap();
 
         let cache = Cache::new(Config::default()).unwrap();
         let from = cache.mount(Arc::new(ListsForFiles { store, for_others }));
@@ -90,12 +95,12 @@ async fn links_are_copied_from_a_store_that_lists_no_attributes_of_links() {
 
         assert_eq!(copier.failed(), fails, "{for_others}");
         assert_eq!(copier.not_preserved().is_empty(), !is_said, "{for_others}");
-        let copy = to.lookup(&own, to.root(), b"copy").await.unwrap().id;
-        let link = to.lookup(&own, copy, b"link").await.unwrap();
+        let copy = to.lookup(&own, to.root().entry(b"copy")).await.unwrap().id;
+        let link = to.lookup(&own, copy.entry(b"link")).await.unwrap();
         assert_eq!(to.readlink(&own, link.id).await.unwrap(), b"file");
-        assert_eq!(to.lookup(&own, copy, b"pipe").await.unwrap().kind, FileKind::Fifo);
-        let file = to.lookup(&own, copy, b"file").await.unwrap();
-        assert_eq!(to.get_xattr(&own, file.id, b"user.a").await.unwrap(), b"1");
+        assert_eq!(to.lookup(&own, copy.entry(b"pipe")).await.unwrap().kind, FileKind::Fifo);
+        let file = to.lookup(&own, copy.entry(b"file")).await.unwrap();
+        assert_eq!(to.get_xattr(&own, file.id.xattr(b"user.a")).await.unwrap(), b"1");
     }
 }
 
@@ -103,8 +108,8 @@ async fn links_are_copied_from_a_store_that_lists_no_attributes_of_links() {
 async fn a_directory_is_synced_also_if_a_new_entry_did_not_get_its_attributes() {
     let (own, set) = (Caller::Own, SetAttr::default());
     let from = MemoryFs::new();
-    from.symlink(&own, from.root(), b"link", b"file", &set).await.unwrap();
-    from.mknod(&own, from.root(), b"pipe", SpecialFile::Fifo, &set).await.unwrap();
+    from.symlink(&own, from.root().entry(b"link").with(&set), b"file").await.unwrap();
+    from.mknod(&own, from.root().entry(b"pipe").with(&set), SpecialFile::Fifo).await.unwrap();
     let cache = Cache::new(Config::default()).unwrap();
     let from = cache.mount(from);
     for name in ["link", "pipe"] {
@@ -116,5 +121,35 @@ async fn a_directory_is_synced_also_if_a_new_entry_did_not_get_its_attributes() 
         copier.copy(vec![pair], &to).await;
         assert!(copier.failed(), "{name}");
         assert_eq!(*store.synced.lock().unwrap(), [to.root()], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_shares_data_is_not_read() {
+    for (reflink, shared) in
+        [(Reflink::Auto, true), (Reflink::Always, true), (Reflink::Never, false)]
+    {
+        let cache = Cache::new(Config::default()).unwrap();
+        let fs = cache.mount(MemoryFs::new());
+        let set = SetAttr::default();
+        let made = fs
+            .create(&Caller::Own, fs.root().entry(b"from").with(&set), CreateMode::MustBeNew)
+            .await
+            .unwrap();
+        let file = fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await.unwrap();
+        let bytes = vec![7; 300_000];
+        assert_eq!(file.write_at_async(&bytes, 0, IoFlags::empty()).await.unwrap(), bytes.len());
+        let options = Options { reflink, ..Options::default() };
+        let copier = Arc::new(Copier::new(options, 64 << 20, ()));
+        copier.copy(vec![(place(&fs, "from").await, place(&fs, "to").await)], &fs).await;
+        let summary = copier.summary(std::time::Duration::from_secs(1), 0);
+        assert_eq!(summary.failures, [""; 0]);
+        assert_eq!(summary.cloned_bytes == bytes.len() as u64, shared, "{reflink:?}");
+        assert_eq!(summary.read_bytes == 0, shared, "{reflink:?}");
+        let copy = place(&fs, "to").await.attr.unwrap();
+        let copy = fs.open(&Caller::Own, copy.id, Access::READ).await.unwrap();
+        let mut found = vec![0; bytes.len() + 1];
+        assert_eq!(copy.read_at_async(&mut found, 0, IoFlags::empty()).await.unwrap(), bytes.len());
+        assert!(found.starts_with(&bytes));
     }
 }

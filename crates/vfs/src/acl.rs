@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_whole_or_none() {
+    fn acls_are_valid_or_refused() {
         let minimal = [(AclWho::Owner, 6), (AclWho::Group, 4), (AclWho::Other, 0)];
         assert_eq!(Acl::new(minimal).unwrap(), Acl::of_mode(0o640));
         for missing in 0..3 {

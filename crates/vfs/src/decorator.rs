@@ -5,9 +5,10 @@
 //! the traits, so that a new method cannot be forgotten.
 
 use crate::{
-    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirPage, EntryName, Extent, FileId,
-    FileSystem, FsStat, Lock, LockOwner, LockRange, OpenFile, Permissions, ReadOp, RenameFlags,
-    Result, SetAttr, SpecialFile, Unnamed, WholeFile, WholeRead, WriteOp, XattrMode,
+    Access, Acl, AclName, Attr, Caller, Capabilities, CreateMode, Created, DirPage, EntryName,
+    Extent, FileId, FileSystem, FsStat, Lock, LockOwner, LockRange, NewFile, OpenFile, Permissions,
+    ReadOp, ReaddirRequest, RenameFlags, Result, SetAttr, SpecialFile, Unnamed, WholeFile,
+    WholeRead, WholeRequest, WriteOp, XattrMode, XattrName,
 };
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -99,31 +100,21 @@ decorator! {
         Getattr: fn getattr(id: FileId) -> Attr;
         Setattr: fn setattr(caller: &Caller, id: FileId, set: &SetAttr) -> Attr;
         Access: fn access(caller: &Caller, id: FileId, mask: Permissions) -> Permissions;
-        Lookup: fn lookup(caller: &Caller, dir: FileId, name: &[u8]) -> Attr;
+        Lookup: fn lookup(caller: &Caller, entry: EntryName<'_>) -> Attr;
         Parent: fn parent(dir: FileId) -> Attr;
-        Readdir: fn readdir(
-            caller: &Caller, dir: FileId, cookie: u64, max_entries: usize, with_attr: bool
-        ) -> DirPage;
+        Readdir: fn readdir(caller: &Caller, request: ReaddirRequest) -> DirPage;
         Readlink: fn readlink(caller: &Caller, id: FileId) -> Vec<u8>;
-        Create: fn create(
-            caller: &Caller, dir: FileId, name: &[u8], set: &SetAttr, exclusive: bool
-        ) -> Created;
+        Create: fn create(caller: &Caller, new: NewFile<'_>, mode: CreateMode) -> Created;
         CreateOpen: fn create_open(
-            caller: &Caller, dir: FileId, name: &[u8], set: &SetAttr, exclusive: bool
+            caller: &Caller, new: NewFile<'_>, mode: CreateMode
         ) -> (Created, Option<Arc<dyn OpenFile>>);
-        Mkdir: fn mkdir(caller: &Caller, dir: FileId, name: &[u8], set: &SetAttr) -> Attr;
-        Symlink: fn symlink(
-            caller: &Caller, dir: FileId, name: &[u8], target: &[u8], set: &SetAttr
-        ) -> Attr;
-        Mknod: fn mknod(
-            caller: &Caller, dir: FileId, name: &[u8], node: SpecialFile, set: &SetAttr
-        ) -> Attr;
-        Link: fn link(caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Attr;
-        Unlink: fn unlink(caller: &Caller, dir: FileId, name: &[u8]) -> ();
-        UnlinkCounted: fn unlink_counted(
-            caller: &Caller, dir: FileId, name: &[u8]
-        ) -> Option<Unnamed>;
-        Rmdir: fn rmdir(caller: &Caller, dir: FileId, name: &[u8]) -> ();
+        Mkdir: fn mkdir(caller: &Caller, new: NewFile<'_>) -> Attr;
+        Symlink: fn symlink(caller: &Caller, new: NewFile<'_>, target: &[u8]) -> Attr;
+        Mknod: fn mknod(caller: &Caller, new: NewFile<'_>, node: SpecialFile) -> Attr;
+        Link: fn link(caller: &Caller, id: FileId, entry: EntryName<'_>) -> Attr;
+        Unlink: fn unlink(caller: &Caller, entry: EntryName<'_>) -> ();
+        UnlinkCounted: fn unlink_counted(caller: &Caller, entry: EntryName<'_>) -> Option<Unnamed>;
+        Rmdir: fn rmdir(caller: &Caller, entry: EntryName<'_>) -> ();
         Rename: fn rename(
             caller: &Caller, from: EntryName<'_>, to: EntryName<'_>, flags: RenameFlags
         ) -> ();
@@ -132,19 +123,17 @@ decorator! {
         ) -> Option<Unnamed>;
         Open: fn open(caller: &Caller, id: FileId, access: Access) -> Arc<dyn OpenFile>;
         PutWhole: fn put_whole(caller: &Caller, dir: FileId, file: &WholeFile) -> Option<Attr>;
-        GetWhole: fn get_whole(
-            caller: &Caller, id: FileId, most: usize, with_xattrs: bool
-        ) -> Option<WholeRead>;
+        GetWhole: fn get_whole(caller: &Caller, request: WholeRequest) -> Option<WholeRead>;
         SyncNode: fn sync_node(id: FileId) -> ();
         Unmount: fn unmount() -> ();
-        GetXattr: fn get_xattr(caller: &Caller, id: FileId, name: &[u8]) -> Vec<u8>;
+        GetXattr: fn get_xattr(caller: &Caller, xattr: XattrName<'_>) -> Vec<u8>;
         SetXattr: fn set_xattr(
-            caller: &Caller, id: FileId, name: &[u8], value: &[u8], mode: XattrMode
+            caller: &Caller, xattr: XattrName<'_>, value: &[u8], mode: XattrMode
         ) -> ();
         ListXattrs: fn list_xattrs(caller: &Caller, id: FileId) -> Vec<Vec<u8>>;
-        RemoveXattr: fn remove_xattr(caller: &Caller, id: FileId, name: &[u8]) -> ();
-        GetAcl: fn get_acl(id: FileId, kind: AclKind) -> Option<Acl>;
-        SetAcl: fn set_acl(caller: &Caller, id: FileId, kind: AclKind, acl: Option<&Acl>) -> ();
+        RemoveXattr: fn remove_xattr(caller: &Caller, xattr: XattrName<'_>) -> ();
+        GetAcl: fn get_acl(acl: AclName) -> Option<Acl>;
+        SetAcl: fn set_acl(caller: &Caller, acl: AclName, to: Option<&Acl>) -> ();
     }
     own {}
 }
@@ -152,8 +141,8 @@ decorator! {
 decorator! {
     /// An [`OpenFile`] over another, which forwards every call that it does not override.
     ///
-    /// A decorator overrides [`OpenFile::clone_range`] to pass the file below `from`: a store does
-    /// not know decorated files.
+    /// A decorator overrides [`OpenFile::clone_range`] and [`OpenFile::copy_range`] to pass the file
+    /// below `from`: a store does not know decorated files.
     trait OpenFileDecorator of OpenFile;
     /// An asynchronous method of [`OpenFile`].
     enum OpenFileMethod;
@@ -177,6 +166,9 @@ decorator! {
         CloneRange: fn clone_range(
             from: &dyn OpenFile, offset: u64, len: u64, to_offset: u64
         ) -> ();
+        CopyRange: fn copy_range(
+            from: &dyn OpenFile, offset: u64, len: u64, to_offset: u64
+        ) -> u64;
         Lock: fn lock(owner: LockOwner, lock: Lock, wait: bool) -> ();
         TestLock: fn test_lock(owner: LockOwner, lock: Lock) -> Option<Lock>;
         Unlock: fn unlock(owner: LockOwner, range: LockRange) -> ();

@@ -50,6 +50,8 @@ bitflags::bitflags! {
         const WRITE_TIMES = 256;
         /// Small files can be written whole ([`FileSystem::put_whole`](crate::FileSystem::put_whole)).
         const WHOLE_FILES = 512;
+        /// Ranges can be copied between files ([`OpenFile::copy_range`](crate::OpenFile::copy_range)).
+        const COPY = 1024;
     }
 }
 

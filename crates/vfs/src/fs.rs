@@ -1,9 +1,10 @@
 //! The traits that a store implements.
 
 use crate::{
-    Access, Acl, AclKind, Attr, Capabilities, Cred, Error, Extent, FileId, FileKind, FsStat, Lock,
-    LockOwner, LockRange, Permissions, ReadOp, Result, SegmentKind, SetAttr, WholeFile, WholeRead,
-    WriteOp,
+    Access, Acl, AclName, Attr, Capabilities, CreateMode, Cred, EntryName, Error, Extent, FileId,
+    FileKind, FsStat, Lock, LockOwner, LockRange, NewFile, Permissions, ReadOp, ReaddirRequest,
+    RenameFlags, Result, SegmentKind, SetAttr, WholeFile, WholeRead, WholeRequest, WriteOp,
+    XattrMode, XattrName,
 };
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -29,22 +30,6 @@ pub struct DirEntry {
     pub attr: Option<Attr>,
     /// Inode number.
     pub ino: u64,
-}
-
-/// A name in a directory, as a caller gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct EntryName<'a> {
-    /// The directory.
-    pub dir: FileId,
-    /// The name; any bytes but NUL and slash.
-    pub name: &'a [u8],
-}
-
-impl FileId {
-    /// The entry of this directory with the name `name`.
-    pub fn entry(self, name: &[u8]) -> EntryName<'_> {
-        EntryName { dir: self, name }
-    }
 }
 
 /// A file that is neither a regular file nor a directory nor a link (mknod(2)).
@@ -118,34 +103,6 @@ pub struct Unnamed {
     pub nlink: u32,
 }
 
-/// Treatment of an existing target of a rename (renameat2(2)).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RenameFlags {
-    /// Replace it.
-    #[default]
-    Replace,
-    /// Fail with [`Error::Exists`].
-    NoReplace,
-    /// Swap the two.
-    Exchange,
-}
-
-/// The extended attribute that marks a file as uncached, if its value is [`UNCACHED_MARK`].
-pub const UNCACHED_XATTR: &[u8] = b"user.weir.uncached";
-/// The value of [`UNCACHED_XATTR`] that marks a file.
-pub const UNCACHED_MARK: &[u8] = b"1";
-
-/// Precondition for setting an extended attribute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XattrMode {
-    /// Either.
-    Either,
-    /// It must not exist yet.
-    Create,
-    /// It must exist.
-    Replace,
-}
-
 /// Names and attributes of a store. Names are single components: any bytes but NUL and slash, and
 /// neither `.` nor `..`; an implementation rejects others with [`Error::Invalid`].
 ///
@@ -183,78 +140,46 @@ pub trait FileSystem: Send + Sync + 'static {
     async fn access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<Permissions>;
 
     /// Finds a name in a directory.
-    async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr>;
+    async fn lookup(&self, caller: &Caller, entry: EntryName<'_>) -> Result<Attr>;
 
     /// The directory that holds directory `dir`; the root's is the root.
     async fn parent(&self, dir: FileId) -> Result<Attr>;
 
-    /// Reads at most `max_entries` entries after `cookie` (0: from the start), with attributes if
-    /// `with_attr`.
-    async fn readdir(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        cookie: u64,
-        max_entries: usize,
-        with_attr: bool,
-    ) -> Result<DirPage>;
+    /// Reads entries of a directory.
+    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> Result<DirPage>;
 
     /// The target of a symbolic link.
     async fn readlink(&self, caller: &Caller, id: FileId) -> Result<Vec<u8>>;
 
-    /// Creates a regular file, or finds it unless `exclusive`; `set` applies to a new file only
-    /// (the caller truncates an existing one itself).
-    async fn create(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        exclusive: bool,
-    ) -> Result<Created>;
+    /// Creates a regular file, or finds it; `new.set` applies to a new file only (the caller
+    /// truncates an existing one itself).
+    async fn create(&self, caller: &Caller, new: NewFile<'_>, mode: CreateMode) -> Result<Created>;
 
     /// Like [`create`](Self::create); if the store keeps a new file open, returns it, open for
     /// reading and writing.
     async fn create_open(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        exclusive: bool,
+        new: NewFile<'_>,
+        mode: CreateMode,
     ) -> Result<(Created, Option<Arc<dyn OpenFile>>)> {
-        Ok((self.create(caller, dir, name, set, exclusive).await?, None))
+        Ok((self.create(caller, new, mode).await?, None))
     }
 
     /// Creates a directory.
-    async fn mkdir(&self, caller: &Caller, dir: FileId, name: &[u8], set: &SetAttr)
-    -> Result<Attr>;
+    async fn mkdir(&self, caller: &Caller, new: NewFile<'_>) -> Result<Attr>;
 
     /// Creates a symbolic link.
-    async fn symlink(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        target: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr>;
+    async fn symlink(&self, caller: &Caller, new: NewFile<'_>, target: &[u8]) -> Result<Attr>;
 
     /// Creates a device, pipe or socket.
-    async fn mknod(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        node: SpecialFile,
-        set: &SetAttr,
-    ) -> Result<Attr>;
+    async fn mknod(&self, caller: &Caller, new: NewFile<'_>, node: SpecialFile) -> Result<Attr>;
 
     /// Adds a name for a file.
-    async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr>;
+    async fn link(&self, caller: &Caller, id: FileId, entry: EntryName<'_>) -> Result<Attr>;
 
     /// Removes a name of anything but a directory; open files stay usable.
-    async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()>;
+    async fn unlink(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()>;
 
     /// Like [`unlink`](Self::unlink); also returns the file that lost the name, and the number of
     /// its remaining names. The file itself is asked for that number after the name is gone: an
@@ -262,11 +187,10 @@ pub trait FileSystem: Send + Sync + 'static {
     async fn unlink_counted(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
+        entry: EntryName<'_>,
     ) -> Result<Option<Unnamed>> {
-        let victim = self.lookup(&Caller::Own, dir, name).await.ok();
-        self.unlink(caller, dir, name).await?;
+        let victim = self.lookup(&Caller::Own, entry).await.ok();
+        self.unlink(caller, entry).await?;
         Ok(match victim {
             Some(victim) => self.count_names(victim.id).await,
             None => None,
@@ -283,7 +207,7 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Removes an empty directory.
-    async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()>;
+    async fn rmdir(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()>;
 
     /// Renames, within the store.
     async fn rename(
@@ -304,7 +228,7 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: RenameFlags,
     ) -> Result<Option<Unnamed>> {
         let victim = match flags {
-            RenameFlags::Replace => self.lookup(&Caller::Own, to.dir, to.name).await.ok(),
+            RenameFlags::Replace => self.lookup(&Caller::Own, to).await.ok(),
             RenameFlags::NoReplace | RenameFlags::Exchange => None,
         };
         self.rename(caller, from, to, flags).await?;
@@ -339,15 +263,12 @@ pub trait FileSystem: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Reads a regular file of at most `most` bytes whole, with the names of its extended attributes
-    /// if `with_xattrs`. `None`: the store has no shorter way than the single operations, or the file
+    /// Reads a regular file whole. `None`: the store has no shorter way than the single operations, or the file
     /// is not one that it can read this way.
     async fn get_whole(
         &self,
         _caller: &Caller,
-        _id: FileId,
-        _most: usize,
-        _with_xattrs: bool,
+        _request: WholeRequest,
     ) -> Result<Option<WholeRead>> {
         Ok(None)
     }
@@ -361,8 +282,8 @@ pub trait FileSystem: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Reads an extended attribute, by its full name (`user.x`).
-    async fn get_xattr(&self, _caller: &Caller, _id: FileId, _name: &[u8]) -> Result<Vec<u8>> {
+    /// Reads an extended attribute.
+    async fn get_xattr(&self, _caller: &Caller, _xattr: XattrName<'_>) -> Result<Vec<u8>> {
         Err(Error::NotSupported)
     }
 
@@ -370,8 +291,7 @@ pub trait FileSystem: Send + Sync + 'static {
     async fn set_xattr(
         &self,
         _caller: &Caller,
-        _id: FileId,
-        _name: &[u8],
+        _xattr: XattrName<'_>,
         _value: &[u8],
         _mode: XattrMode,
     ) -> Result<()> {
@@ -384,25 +304,19 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Removes an extended attribute.
-    async fn remove_xattr(&self, _caller: &Caller, _id: FileId, _name: &[u8]) -> Result<()> {
+    async fn remove_xattr(&self, _caller: &Caller, _xattr: XattrName<'_>) -> Result<()> {
         Err(Error::NotSupported)
     }
 
     /// An access control list; `None` if the file has none, and its permission bits express
     /// everything. Readable for every caller that can read the file's attributes.
-    async fn get_acl(&self, _id: FileId, _kind: AclKind) -> Result<Option<Acl>> {
+    async fn get_acl(&self, _acl: AclName) -> Result<Option<Acl>> {
         Err(Error::NotSupported)
     }
 
     /// Sets or removes an access control list. An access list sets the permission bits, too. Only
     /// directories have a default list: for other files this fails with [`Error::AccessDenied`].
-    async fn set_acl(
-        &self,
-        _caller: &Caller,
-        _id: FileId,
-        _kind: AclKind,
-        _acl: Option<&Acl>,
-    ) -> Result<()> {
+    async fn set_acl(&self, _caller: &Caller, _acl: AclName, _to: Option<&Acl>) -> Result<()> {
         Err(Error::NotSupported)
     }
 }
@@ -417,7 +331,7 @@ pub trait OpenFile: Send + Sync + 'static {
     /// Attributes; works after the last name was removed, too.
     async fn getattr(&self) -> Result<Attr>;
 
-    /// Whether the file is marked as uncached ([`UNCACHED_XATTR`]).
+    /// Whether the file is marked as uncached ([`UNCACHED_XATTR`](crate::UNCACHED_XATTR)).
     fn is_marked_uncached(&self) -> bool {
         false
     }
@@ -475,6 +389,19 @@ pub trait OpenFile: Send + Sync + 'static {
         Err(Error::NotSupported)
     }
 
+    /// Copies at most `len` bytes at `offset` of `from` to this file at `to_offset`, without moving
+    /// them through this program, and makes them durable. Returns how many: fewer than `len` if the
+    /// store copies less at a time, 0 only at the end of `from`.
+    async fn copy_range(
+        &self,
+        _from: &dyn OpenFile,
+        _offset: u64,
+        _len: u64,
+        _to_offset: u64,
+    ) -> Result<u64> {
+        Err(Error::NotSupported)
+    }
+
     /// Acquires a lock, which replaces the locks of `owner` in its range; waits for it if `wait`.
     /// Locks are advisory, and end with the open file.
     ///
@@ -512,6 +439,7 @@ pub trait OpenFile: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The concrete type, for stores that downcast `from` in [`clone_range`](Self::clone_range).
+    /// The concrete type, for stores that downcast `from` in [`clone_range`](Self::clone_range) and
+    /// [`copy_range`](Self::copy_range).
     fn as_any(&self) -> &dyn std::any::Any;
 }

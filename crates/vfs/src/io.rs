@@ -268,7 +268,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn a_dropped_operation_fails_and_hands_its_buffer_back() {
+    fn a_dropped_operation_fails_and_returns_its_buffer() {
         let (tx, rx) = mpsc::channel();
         drop(ReadOp::new(0, Box::new(vec![0; 8]), move |buffer, result| {
             tx.send((buffer.len(), result)).unwrap();

@@ -22,6 +22,7 @@ mod flags;
 mod fs;
 mod io;
 mod lock;
+mod request;
 mod segment;
 mod whole;
 
@@ -30,11 +31,12 @@ pub use attr::{Attr, Cred, FileId, FileKind, FsStat, SetAttr, SetTime};
 pub use decorator::{FileSystemDecorator, FileSystemMethod, OpenFileDecorator, OpenFileMethod};
 pub use error::{Error, Result};
 pub use flags::{Access, Advice, Capabilities, IoFlags, Permissions};
-pub use fs::{
-    Caller, Created, DirEntry, DirPage, EntryName, FileSystem, OpenFile, RenameFlags, SpecialFile,
-    UNCACHED_MARK, UNCACHED_XATTR, Unnamed, XattrMode,
-};
+pub use fs::{Caller, Created, DirEntry, DirPage, FileSystem, OpenFile, SpecialFile, Unnamed};
 pub use io::{Buffer, ReadOp, Source, WriteOp};
 pub use lock::{Lock, LockConflict, LockOwner, LockRange, RangeLocks, TO_END};
+pub use request::{
+    AclName, CreateMode, EntryName, NewFile, ReaddirRequest, RenameFlags, UNCACHED_MARK,
+    UNCACHED_XATTR, XattrMode, XattrName,
+};
 pub use segment::{Extent, Layout, SegmentKind};
-pub use whole::{WholeFile, WholeRead};
+pub use whole::{WholeFile, WholeRead, WholeRequest};

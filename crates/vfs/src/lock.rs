@@ -222,6 +222,32 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         }
     }
 
+    /// How many more ranges there are after `owner` locked a range in a mode, or unlocked it
+    /// (`None`).
+    pub fn growth(&self, owner: &O, range: LockRange, exclusive: Option<bool>) -> usize {
+        let Some(held) = self.owners.get(owner) else { return usize::from(exclusive.is_some()) };
+        let touched: Vec<(u64, Held)> =
+            overlapping(held, range).take(3).map(|(start, h)| (start, *h)).collect();
+        // What is left of three or more is at most one on each side, and the new one.
+        if touched.len() > 2 {
+            return 0;
+        }
+        let beside = held.range(..range.start).next_back().filter(|(_, h)| h.end == range.start);
+        let after = held.get_key_value(&range.end);
+        let beside = beside.into_iter().chain(after).map(|(&start, h)| (start, *h));
+        let part: BTreeMap<u64, Held> = touched.into_iter().chain(beside).collect();
+        let before = part.len();
+        let mut part = Self { len: before, owners: HashMap::from([(owner.clone(), part)]) };
+        match exclusive {
+            Some(exclusive) => {
+                // The only owner here has no conflict.
+                drop(part.lock(owner, range, exclusive));
+            }
+            None => part.unlock(owner, range),
+        }
+        part.len.saturating_sub(before)
+    }
+
     /// Releases all locks of `owner`.
     pub fn release(&mut self, owner: &O) {
         self.len -= self.owners.remove(owner).map_or(0, |held| held.len());
@@ -348,6 +374,8 @@ mod tests {
             for (owner, start, len, action) in steps {
                 let r = range(start, start + len);
                 let bytes = start as usize..(start + len) as usize;
+                let before = locks.len();
+                let growth = locks.growth(&owner, r, (action > 0).then_some(action == 2));
                 if action == 0 {
                     locks.unlock(&owner, r);
                     for b in &mut model[bytes] {
@@ -360,13 +388,15 @@ mod tests {
                         })
                     });
                     prop_assert_eq!(locks.lock(&owner, r, action == 2).is_ok(), free);
-                    if free {
-                        for b in &mut model[bytes] {
-                            b[owner as usize] = action;
-                        }
+                    if !free {
+                        continue;
+                    }
+                    for b in &mut model[bytes] {
+                        b[owner as usize] = action;
                     }
                 }
                 prop_assert_eq!(locks.len(), runs(&model));
+                prop_assert_eq!(growth, locks.len().saturating_sub(before));
                 let gaps = locks.gaps(range(0, 48));
                 for (at, b) in model.iter().enumerate() {
                     let free = gaps.iter().any(|g| (g.start..g.end).contains(&(at as u64)));

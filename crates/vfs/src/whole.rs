@@ -24,6 +24,17 @@ pub struct WholeFile {
     pub times: Option<(SystemTime, SystemTime)>,
 }
 
+/// A regular file to read whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WholeRequest {
+    /// The file.
+    pub id: FileId,
+    /// Its largest size, in bytes.
+    pub max_bytes: usize,
+    /// Whether to read the names of its extended attributes, too.
+    pub with_xattrs: bool,
+}
+
 /// A regular file that was read whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WholeRead {

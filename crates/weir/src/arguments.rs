@@ -23,11 +23,32 @@ pub(crate) struct MountArgs {
 impl MountArgs {
     /// An empty set of mounts with these options.
     pub(crate) fn mounts(&self) -> Result<Mounts> {
+        Mounts::new(self.budget, self.options()?)
+    }
+
+    /// The options given with `-o`.
+    pub(crate) fn options(&self) -> Result<MountOptions> {
         let mut options = MountOptions::default();
         for list in &self.options {
             options.apply(list).map_err(|e| Failure::new("use -o", e.to_string()))?;
         }
-        Mounts::new(self.budget, options)
+        Ok(options)
+    }
+}
+
+/// Whether to print JSON, and by which version of its schema (docs/JSON.md).
+#[derive(clap::Args)]
+pub(crate) struct JsonArgs {
+    /// Print the result as JSON; a version pins the schema, which docs/JSON.md describes
+    #[arg(long, value_name = "VERSION", num_args = 0..=1, require_equals = true,
+          default_missing_value = "1", value_parser = clap::value_parser!(u8).range(1..=1))]
+    json: Option<u8>,
+}
+
+impl JsonArgs {
+    /// Whether JSON is wanted.
+    pub(crate) fn wanted(&self) -> bool {
+        self.json.is_some()
     }
 }
 

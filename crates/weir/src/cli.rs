@@ -4,12 +4,13 @@
 //! interrupted. `weir lock` exits with the code of the command that it runs.
 
 use crate::commands::{
-    bench, cat, check, completions, cp, df, du, lock, ls, man, map, mkdir, mv, rm, serve, stat,
-    touch, tree,
+    bench, cat, check, checksum, chmod, chown, completions, cp, df, du, exports, find, ln, lock,
+    ls, man, map, mkdir, mv, rm, serve, stat, sync, touch, tree, truncate,
 };
 use crate::ended::Ended;
 use crate::output::complain;
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -34,6 +35,7 @@ enum Command {
     Cat(cat::Args),
     Stat(stat::Args),
     Cp(cp::Args),
+    Sync(sync::Args),
     Map(map::Args),
     Df(df::Args),
     Du(du::Args),
@@ -42,6 +44,13 @@ enum Command {
     Mv(mv::Args),
     Rm(rm::Args),
     Touch(touch::Args),
+    Ln(ln::Args),
+    Chmod(chmod::Args),
+    Chown(chown::Args),
+    Truncate(truncate::Args),
+    Find(find::Args),
+    Checksum(checksum::Args),
+    Exports(exports::Args),
     Lock(lock::Args),
     Bench(bench::Args),
     Check(check::Args),
@@ -52,7 +61,7 @@ enum Command {
 
 /// Parses the command line, runs the command, and reports its failure.
 pub(crate) fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let command = Cli::parse_from(find::spelled(std::env::args_os())).command;
     let log = match &command {
         Command::Serve(args) => args.log(),
         // Warnings carry the server's answer, which the final error may not.
@@ -71,6 +80,15 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
+/// Ends the program: the command line of `command` lacks `what`.
+pub(crate) fn too_few(command: &str, what: &str) -> ! {
+    let mut all = Cli::command();
+    all.build();
+    let found = all.find_subcommand_mut(command).cloned();
+    let mut command = found.unwrap_or(all);
+    command.error(ErrorKind::TooFewValues, format!("it needs {what}")).exit()
+}
+
 fn run(command: Command) -> Result<Ended> {
     match command {
         Command::Serve(args) => serve::run(args),
@@ -78,6 +96,7 @@ fn run(command: Command) -> Result<Ended> {
         Command::Cat(args) => cat::run(args),
         Command::Stat(args) => stat::run(args),
         Command::Cp(args) => cp::run(args),
+        Command::Sync(args) => sync::run(args),
         Command::Map(args) => map::run(args),
         Command::Df(args) => df::run(args),
         Command::Du(args) => du::run(args),
@@ -86,6 +105,13 @@ fn run(command: Command) -> Result<Ended> {
         Command::Mv(args) => mv::run(args),
         Command::Rm(args) => rm::run(args),
         Command::Touch(args) => touch::run(args),
+        Command::Ln(args) => ln::run(args),
+        Command::Chmod(args) => chmod::run(args),
+        Command::Chown(args) => chown::run(args),
+        Command::Truncate(args) => truncate::run(args),
+        Command::Find(args) => find::run(args),
+        Command::Checksum(args) => checksum::run(args),
+        Command::Exports(args) => exports::run(args),
         Command::Lock(args) => lock::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Check(args) => check::run(args),
@@ -132,7 +158,6 @@ fn wrong_directive(filter: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_of_the_command_line_is_sound() {
@@ -140,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_no_level_is_not_taken_for_a_module() {
+    fn a_misspelt_log_level_is_not_taken_for_a_module() {
         for fine in ["info", "WARN", "off", "3", "weir_server=debug,info", "weir_client", "a::b"] {
             assert_eq!(wrong_directive(fine), None, "{fine}");
         }
@@ -149,10 +174,29 @@ mod tests {
     }
 
     #[test]
-    fn every_command_teaches_by_example() {
+    fn every_command_has_an_example() {
         for command in Cli::command().get_subcommands().filter(|c| !c.is_hide_set()) {
             let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains(&format!("weir {}", command.get_name())), "{command}");
         }
+    }
+
+    /// A paragraph is one line, which clap wraps at the width of the terminal; lines broken by hand would be ragged.
+    #[test]
+    fn paragraphs_of_help_are_wrapped_by_clap() {
+        let cli = Cli::command();
+        let mut commands: Vec<&clap::Command> = cli.get_subcommands().collect();
+        let mut paragraphs = 0;
+        while let Some(command) = commands.pop() {
+            commands.extend(command.get_subcommands());
+            let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            for paragraph in
+                help.split("\n\n").filter(|text| !text.contains("\n  ") && !text.is_empty())
+            {
+                assert_eq!(paragraph.trim_end().lines().count(), 1, "{command}: {paragraph}");
+                paragraphs += 1;
+            }
+        }
+        assert!(paragraphs > 10);
     }
 }

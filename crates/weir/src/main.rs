@@ -7,8 +7,10 @@ use std::process::ExitCode;
 
 mod arguments;
 mod cli;
+mod colours;
 mod commands;
 mod config;
+mod dates;
 mod ended;
 mod output;
 

@@ -154,6 +154,15 @@ pub(crate) fn complain(failure: &Failure) {
     say(format_args!("weir: {failure}"));
 }
 
+/// Asks a question on standard error, and reads the answer from standard input. Anything but an answer
+/// that begins with `y` means no.
+pub(crate) fn confirm(question: &str) -> bool {
+    let _ = io::stderr().lock().write_all(format!("weir: {question} ").as_bytes());
+    let mut answer = String::new();
+    let read = io::stdin().read_line(&mut answer);
+    read.is_ok() && answer.trim_start().starts_with(['y', 'Y'])
+}
+
 /// Writes to standard output. A closed pipe (`| head`) is no failure.
 pub(crate) fn print(bytes: &[u8]) -> Result<Ended> {
     let mut out = io::stdout().lock();

@@ -74,7 +74,7 @@ fn cached_measures_every_size_in_every_order() {
 }
 
 #[test]
-fn cached_prints_only_the_part_asked_for() {
+fn cached_prints_only_the_requested_part() {
     let scratch = scratch();
     let dir = scratch.path().to_str().unwrap();
     let args = ["bench", "cached", "--quick", "--size", "16M", "--rounds", "2", "--dir", dir];
@@ -87,7 +87,7 @@ fn cached_prints_only_the_part_asked_for() {
 }
 
 #[test]
-fn uncached_streams_every_way_and_reads_the_hot_set_beside_each() {
+fn uncached_runs_every_method_with_a_hot_set_beside_it() {
     let scratch = scratch();
     let dir = scratch.path().to_str().unwrap();
     let mut args = vec!["bench", "uncached", "--quick", "--seconds", "1", "--json", "--dir", dir];

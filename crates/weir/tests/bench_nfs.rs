@@ -49,7 +49,7 @@ fn serve_measures_every_work_with_every_version() {
 }
 
 #[test]
-fn serve_does_only_the_work_asked_for() {
+fn serve_does_only_the_requested_work() {
     let scratch = scratch();
     let dir = scratch.path().to_str().unwrap();
     let args = ["bench", "serve", "--json", "--dir", dir, "--vers", "4.2"];
@@ -81,7 +81,7 @@ fn serve_puts_servers_side_by_side() {
 }
 
 #[test]
-fn serve_refuses_what_makes_no_sense() {
+fn serve_refuses_contradictory_options() {
     let scratch = scratch();
     let dir = scratch.path().to_str().unwrap();
     let said = fail(2, ["bench", "serve", "samba"]);
@@ -110,7 +110,7 @@ fn an_interrupted_run_leaves_nothing_behind() {
 
 /// At any point of the load, even during cleanup.
 #[test]
-fn a_run_whose_server_is_gone_ends_when_it_is_told_to() {
+fn an_interrupt_ends_a_run_whose_server_is_gone() {
     let scratch = scratch();
     for vers in ["3", "4.0", "4.2"] {
         let export = scratch.path().join(vers);
@@ -184,7 +184,7 @@ fn readplus_prints_the_texts_layout_for_any_server() {
 }
 
 #[test]
-fn readplus_refuses_what_makes_no_sense() {
+fn readplus_refuses_contradictory_options() {
     let said = fail(2, ["bench", "readplus", "--file", "mixed-5d"]);
     assert!(said.contains("the files are data, hole, and mixed-4d"), "{said}");
     let said = fail(2, ["bench", "readplus", "--link", "fast"]);

@@ -32,7 +32,7 @@ fn to_a_file_holes_stay_holes() {
 }
 
 #[test]
-fn what_a_file_held_before_does_not_show_through_holes() {
+fn old_content_of_an_output_file_does_not_show_through_holes() {
     let dir = scratch();
     let (file, copy) = (dir.path().join("file"), dir.path().join("copy"));
     sparse(&file, 100_000, [(50_000, 10)]);
@@ -63,7 +63,7 @@ fn parts_of_files() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_news() {
+fn a_closed_pipe_is_no_error() {
     let dir = scratch();
     let file = dir.path().join("file");
     sparse(&file, 1 << 30, [(0, 1 << 20)]);
@@ -79,7 +79,7 @@ fn a_reader_that_goes_away_is_no_news() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said() {
+fn unreadable_files_are_reported() {
     let dir = scratch();
     let says = fail(1, ["cat".as_ref(), dir.path().as_os_str()]);
     assert!(says.ends_with("it is a directory\n"), "{says}");

@@ -5,17 +5,18 @@ mod common;
 use common::{fail, run, scratch};
 
 #[test]
-fn help_teaches() {
-    for command in
-        ["ls", "cat", "stat", "cp", "map", "df", "du", "tree", "mkdir", "mv", "rm", "touch"]
-    {
+fn help_has_examples() {
+    for command in [
+        "ls", "cat", "stat", "cp", "map", "df", "du", "tree", "mkdir", "mv", "rm", "touch",
+        "chmod", "chown", "ln", "truncate", "find", "exports",
+    ] {
         let help = run(["help", command]);
         assert!(help.contains("Examples:") && help.contains(&format!("weir {command} ")), "{help}");
     }
 }
 
 #[test]
-fn a_command_line_that_makes_no_sense_is_code_2() {
+fn usage_errors_exit_with_2() {
     assert!(fail(2, ["frobnicate"]).contains("unrecognized subcommand"));
     assert!(fail(2, ["cp", "one"]).contains("2 values required"));
     assert!(fail(2, ["ls", "nfs:///x"]).contains("it names no host"));
@@ -24,7 +25,7 @@ fn a_command_line_that_makes_no_sense_is_code_2() {
 }
 
 #[test]
-fn what_fails_is_said_with_what_to_do() {
+fn failures_are_reported_with_advice() {
     let says = fail(1, ["ls", "-o", "vers=9", "nfs://127.0.0.1/"]);
     assert!(says.contains("vers=9") && says.contains("3, 4, 4.0, 4.1 and 4.2"), "{says}");
     // No server listens on port 1 of loopback.

@@ -105,7 +105,7 @@ fn a_file_is_checked_without_serving() {
 }
 
 #[test]
-fn a_reload_changes_what_can_be_and_names_what_cannot() {
+fn a_reload_applies_changes_and_names_those_that_need_a_restart() {
     let setup = Setup::new();
     setup.write("budget = \"64M\"\nlease = 60", &[("a", ""), ("b", "")]);
     let server = setup.start();
@@ -178,7 +178,7 @@ fn a_bad_file_changes_nothing() {
 }
 
 #[test]
-fn without_a_file_there_is_nothing_to_reload() {
+fn sighup_without_a_file_changes_nothing() {
     let setup = Setup::new();
     let mut command = weir(["serve", "--json", "--bind", "127.0.0.1:0", "--state-dir"]);
     command.arg(setup.path("state")).arg(setup.path("a"));
@@ -229,7 +229,7 @@ fn all_of_ipv4_and_all_of_ipv6_at_one_port() {
 }
 
 #[test]
-fn only_the_versions_asked_for_are_offered() {
+fn only_the_configured_versions_are_offered() {
     let setup = Setup::new();
     for (versions, offered) in [("[4.1]", ["4.1"]), ("\"3\"", ["3"])] {
         setup.write(&format!("versions = {versions}"), &[("a", "")]);

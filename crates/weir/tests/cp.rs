@@ -76,7 +76,7 @@ fn sparse_in_sparse_out() {
 }
 
 #[test]
-fn zeros_become_holes_unless_told_otherwise() {
+fn zeros_become_holes_by_default() {
     let dir = scratch();
     let zeros = dir.path().join("zeros");
     let mut bytes = vec![0; 1 << 20];
@@ -167,7 +167,7 @@ fn trees_with_links_and_special_files() {
 }
 
 #[test]
-fn where_copies_go() {
+fn copies_go_into_directories_or_to_new_names() {
     let dir = scratch();
     let at = |name: &str| dir.path().join(name);
     let cp = |args: &[&str]| weir(["cp"]).args(args).current_dir(dir.path()).output().unwrap();
@@ -237,7 +237,7 @@ fn one_failure_does_not_stop_the_others() {
 }
 
 #[test]
-fn what_is_replaced_keeps_its_mode_and_is_never_half_there() {
+fn a_replaced_file_keeps_its_mode_and_is_never_partial() {
     let dir = scratch();
     let (new, old) = (dir.path().join("new"), dir.path().join("old"));
     sparse(&new, 3 << 20, [(0, 3 << 20)]);
@@ -252,7 +252,7 @@ fn what_is_replaced_keeps_its_mode_and_is_never_half_there() {
 }
 
 #[test]
-fn new_files_get_the_mode_that_the_umask_leaves() {
+fn new_files_get_their_mode_less_the_umask() {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::write(&from, "x").unwrap();
@@ -282,7 +282,7 @@ fn an_interrupted_copy_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_copy_that_was_killed_is_gone_on_with() {
+fn a_killed_copy_is_continued() {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     sparse(&from, 300 << 20, [(0, 40 << 20), (280 << 20, 20 << 20)]);
@@ -316,7 +316,7 @@ fn a_copy_that_was_killed_is_gone_on_with() {
 }
 
 #[test]
-fn copies_are_read_back_if_asked_for() {
+fn checksum_reads_copies_back() {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::create_dir(&from).unwrap();
@@ -338,7 +338,7 @@ fn copies_are_read_back_if_asked_for() {
 }
 
 #[test]
-fn uncached_copies_prove_that_they_left_the_cache_alone() {
+fn stats_show_that_uncached_copies_evict_no_pages() {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     sparse(&from, 64 << 20, [(0, 8 << 20), (60 << 20, 1 << 20)]);

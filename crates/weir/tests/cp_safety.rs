@@ -76,7 +76,7 @@ fn a_source_that_changes_while_it_is_copied_is_not_published() {
 }
 
 #[test]
-fn a_file_that_changes_while_it_is_written_out_is_said() {
+fn cat_reports_a_file_that_changes_during_the_read() {
     let dir = scratch();
     let from = dir.path().join("from");
     sparse(&from, 64 * MIB, [(0, 64 * MIB)]);
@@ -109,7 +109,7 @@ fn a_file_that_changes_while_it_is_written_out_is_said() {
 
 /// Programs on the server's machine do not notify it: it checks when a client asks for attributes.
 #[test]
-fn a_file_that_a_program_of_the_server_changes_is_no_file_to_read() {
+fn a_change_by_a_local_program_of_the_server_is_reported() {
     type Change = fn(&File);
     let changes: [(&str, Change); 4] = [
         ("in place, before the reader", |file| file.write_all_at(b"new", 60 * MIB).unwrap()),
@@ -162,7 +162,7 @@ fn a_file_that_a_program_of_the_server_changes_is_no_file_to_read() {
 /// A client that reopens a file may get a delegation of it, under which it would not ask for
 /// attributes; the server notices a local program's change only seconds later.
 #[test]
-fn a_file_that_is_opened_again_is_looked_at_all_the_same() {
+fn a_reopened_file_is_checked_again() {
     let dir = scratch();
     let from = dir.path().join("from");
     let server = Server::start(dir.path(), &["--squash", "none"]);
@@ -252,7 +252,7 @@ fn begun(then: impl FnOnce(&Path, &Path, PathBuf), end: bool) -> (tempfile::Temp
 }
 
 #[test]
-fn one_run_at_a_time_goes_on_with_a_begun_file() {
+fn only_one_run_at_a_time_continues_a_partial_file() {
     let again = |from: &Path, to: &Path, _: PathBuf| {
         let args = ["cp", "--continue", "--checkpoint", "1M"].map(Path::new);
         let says = fail(1, args.into_iter().chain([from, to]));
@@ -266,7 +266,7 @@ fn one_run_at_a_time_goes_on_with_a_begun_file() {
 }
 
 #[test]
-fn only_a_begun_file_of_ones_own_is_gone_on_with() {
+fn only_own_partial_files_are_continued() {
     type Spoil = fn(&Path);
     let spoils: [Spoil; 3] = [
         |part| fs::set_permissions(part, fs::Permissions::from_mode(0o644)).unwrap(),
@@ -337,7 +337,7 @@ fn a_file_is_never_copied_over_itself() {
 }
 
 #[test]
-fn in_place_keeps_the_file_that_is_there() {
+fn in_place_overwrites_the_existing_file() {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     sparse(&from, 3 * MIB, [(MIB, 5)]);
@@ -352,7 +352,7 @@ fn in_place_keeps_the_file_that_is_there() {
 }
 
 #[test]
-fn standard_error_that_cannot_be_written_stops_no_copy() {
+fn an_unwritable_standard_error_does_not_stop_a_copy() {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::create_dir(&from).unwrap();
@@ -374,7 +374,7 @@ fn standard_error_that_cannot_be_written_stops_no_copy() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_ends_cat_quietly() {
+fn cat_ends_silently_when_its_reader_ends() {
     let dir = scratch();
     let (hole, data) = (dir.path().join("hole"), dir.path().join("data"));
     sparse(&hole, 1 << 40, []);
@@ -393,7 +393,7 @@ fn a_reader_that_has_seen_enough_ends_cat_quietly() {
 }
 
 #[test]
-fn an_interrupted_copy_says_what_is_left() {
+fn an_interrupted_copy_reports_what_it_leaves() {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     sparse(&from, 256 * MIB, [(0, 256 * MIB)]);
@@ -417,7 +417,7 @@ fn an_interrupted_copy_says_what_is_left() {
 }
 
 #[test]
-fn an_interrupted_copy_in_place_is_said_to_be_incomplete() {
+fn an_interrupted_copy_in_place_is_reported_as_incomplete() {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     sparse(&from, 256 * MIB, [(0, 256 * MIB)]);
@@ -475,7 +475,7 @@ fn a_second_interrupt_ends_a_copy_at_once() {
 }
 
 #[test]
-fn an_interrupted_copy_that_is_cleaned_up_does_not_wait_for_a_server() {
+fn cleaning_up_an_interrupted_copy_does_not_wait_for_a_server() {
     let dir = scratch();
     let (export, to) = (dir.path().join("export"), dir.path().join("to"));
     for dir in [&export, &to] {

@@ -18,7 +18,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn two_sources_do_not_race_for_a_name() {
+fn two_sources_never_write_to_one_name() {
     let dir = scratch();
     let at = |name: &str| dir.path().join(name);
     for (source, text) in [("s1", "1"), ("s2", "2")] {
@@ -75,7 +75,7 @@ fn a_tree_is_not_copied_into_itself_through_another_view() {
 }
 
 #[test]
-fn directories_get_the_group_that_the_one_above_gives_them() {
+fn directories_inherit_the_set_group_id_bit() {
     let dir = scratch();
     let from = dir.path().join("from");
     fs::create_dir_all(from.join("sub")).unwrap();
@@ -95,7 +95,7 @@ fn directories_get_the_group_that_the_one_above_gives_them() {
 }
 
 #[test]
-fn a_tree_that_is_continued_ends_as_one_that_was_not_interrupted() {
+fn a_continued_tree_equals_an_uninterrupted_copy() {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::create_dir_all(from.join("sub")).unwrap();
@@ -133,7 +133,7 @@ fn a_tree_that_is_continued_ends_as_one_that_was_not_interrupted() {
 }
 
 #[test]
-fn what_is_preserved_is_kept_or_said() {
+fn preserved_attributes_are_kept_or_reported() {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::create_dir_all(from.join("sub")).unwrap();
@@ -224,7 +224,7 @@ fn every_failure_is_listed() {
 
 /// Attributes of the system require privileges, both here and at the destination.
 #[test]
-fn attributes_of_the_system_are_kept_or_said_by_name() {
+fn system_attributes_are_kept_or_reported_by_name() {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::create_dir_all(from.join("sub")).unwrap();
@@ -280,7 +280,7 @@ fn attributes_of_the_system_are_kept_or_said_by_name() {
 
 /// NFSv3's times range from 1970 to 2106; version 4 has all.
 #[test]
-fn times_that_the_destination_changes_are_said() {
+fn times_changed_by_the_destination_are_reported() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();

@@ -5,7 +5,7 @@ mod common;
 use common::{json, run};
 
 #[test]
-fn space_is_what_the_system_says() {
+fn space_agrees_with_statvfs() {
     let space = &json(["df", "--json", "/"])[0];
     let stat = rustix::fs::statvfs("/").unwrap();
     assert_eq!(space["total_bytes"], stat.f_blocks * stat.f_frsize);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{as_nobody, hand_to_nobody, json, scratch, sparse, text, weir};
+use common::{as_ordinary_user, give_to_ordinary_user, json, run, scratch, sparse, text, weir};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -21,15 +21,15 @@ fn holes_take_no_space_and_hard_links_count_once() {
 }
 
 #[test]
-fn what_cannot_be_read_does_not_hide_the_rest() {
+fn unreadable_directories_do_not_hide_the_rest() {
     let dir = scratch();
     let tree = dir.path().join("tree");
     fs::create_dir_all(tree.join("closed")).unwrap();
     fs::write(tree.join("file"), "12345").unwrap();
-    hand_to_nobody(dir.path(), &tree);
+    give_to_ordinary_user(dir.path(), &tree);
     fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0o0)).unwrap();
     for command in ["du", "tree"] {
-        let output = as_nobody(weir([command.as_ref(), tree.as_os_str()])).output().unwrap();
+        let output = as_ordinary_user(weir([command.as_ref(), tree.as_os_str()])).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{}", text(&output));
         let says = text(&output);
         assert!(says.contains("closed: permission denied"), "{says}");
@@ -67,4 +67,37 @@ fn largest_size(file: &fs::File) -> u64 {
         more /= 2;
     }
     most
+}
+
+#[test]
+fn directories_and_files_as_deep_as_asked_for() {
+    let dir = scratch();
+    fs::create_dir_all(dir.path().join("a/b/c")).unwrap();
+    fs::write(dir.path().join("a/b/c/file"), "12345").unwrap();
+    fs::write(dir.path().join("a/other"), "123").unwrap();
+    let paths = |args: &[&str]| {
+        let sums = json(
+            ["du", "--json"]
+                .into_iter()
+                .chain(args.iter().copied())
+                .map(std::ffi::OsStr::new)
+                .chain([dir.path().join("a").as_os_str()]),
+        );
+        let shown = |sum: &serde_json::Value| {
+            let path = sum["path"].as_str().unwrap().strip_prefix(dir.path().to_str().unwrap());
+            format!("{} {}", path.unwrap(), sum["size_bytes"])
+        };
+        sums.as_array().unwrap().iter().map(shown).collect::<Vec<_>>()
+    };
+    assert_eq!(paths(&[]), ["/a 8"]);
+    assert_eq!(paths(&["-s"]), ["/a 8"]);
+    assert_eq!(paths(&["-d", "0"]), ["/a 8"]);
+    assert_eq!(paths(&["-d", "1"]), ["/a/b 5", "/a 8"]);
+    assert_eq!(paths(&["-d", "9"]), ["/a/b/c 5", "/a/b 5", "/a 8"]);
+    assert_eq!(paths(&["-a"]), ["/a/b/c/file 5", "/a/b/c 5", "/a/b 5", "/a/other 3", "/a 8"]);
+    assert_eq!(paths(&["-a", "-d", "1"]), ["/a/b 5", "/a/other 3", "/a 8"]);
+    let exact = run(["du".as_ref(), "-b".as_ref(), dir.path().as_os_str()]);
+    assert!(exact.contains(" 8 ") && !exact.contains(" B"), "{exact}");
+    let human = run(["du".as_ref(), "-h".as_ref(), dir.path().as_os_str()]);
+    assert!(human.contains(" 8 B "), "{human}");
 }

@@ -15,7 +15,7 @@ fn kill_9(mut server: Server) {
 }
 
 #[test]
-fn what_a_copy_that_succeeded_wrote_survives() {
+fn a_successful_copy_survives_sigkill_of_the_server() {
     let dir = scratch();
     let (export, file) = (dir.path().join("export"), dir.path().join("file"));
     fs::create_dir(&export).unwrap();
@@ -33,7 +33,7 @@ fn what_a_copy_that_succeeded_wrote_survives() {
 /// The server is killed and restarted while a file is copied to it, and from it. `WEIR_COPY_MIB` is
 /// the size of the file: with 1024, three restarts about every 100 MiB.
 #[test]
-fn a_copy_goes_on_over_restarts_of_the_server() {
+fn a_copy_continues_across_restarts_of_the_server() {
     let mib = std::env::var("WEIR_COPY_MIB").map_or(48, |mib| mib.parse().unwrap());
     let restarts = (mib / 100).max(2);
     let dir = scratch();

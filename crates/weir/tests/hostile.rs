@@ -259,7 +259,7 @@ fn large_records_begun_and_never_ended() {
 }
 
 #[test]
-fn callers_that_never_read_their_replies() {
+fn callers_that_never_read_replies_are_bounded() {
     let setup = Setup::new();
     setup.serves_others();
     let before = setup.memory();
@@ -306,7 +306,7 @@ fn read_call(xid: u32, handle: &[u8], offset: u64, count: u32) -> Vec<u8> {
 }
 
 #[test]
-fn readers_that_take_nothing_hold_back_only_themselves() {
+fn readers_that_take_nothing_block_only_themselves() {
     const READS: u32 = 100;
     let setup = Setup::new();
     setup.serves_others();

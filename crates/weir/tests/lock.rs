@@ -59,7 +59,7 @@ fn a_local_file_is_locked_while_a_command_runs() {
 
 /// A server that forgot the lock may have granted it to another client since.
 #[test]
-fn a_lost_lock_is_said_and_its_command_told_to_end() {
+fn a_lost_lock_is_reported_and_its_command_terminated() {
     for version in ["4.0", "4.2"] {
         let dir = scratch();
         let export = dir.path().join("export");
@@ -87,7 +87,7 @@ fn a_lost_lock_is_said_and_its_command_told_to_end() {
 }
 
 #[test]
-fn signals_end_it_also_while_the_server_hangs() {
+fn signals_end_lock_while_the_server_hangs() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{Server, fail, run, scratch};
+use common::{Server, fail, json, run, scratch};
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 
 #[test]
 fn to_a_name_and_into_a_directory() {
@@ -21,8 +21,6 @@ fn to_a_name_and_into_a_directory() {
     assert!(says.contains("file exists"), "{says}");
     run(["mv".into(), at("c"), at("d/b")]);
     assert_eq!(fs::read(at("d/b")).unwrap(), b"c");
-    let says = fail(1, ["mv".into(), at("d"), "nfs://127.0.0.1/x".into()]);
-    assert!(says.contains("on different file systems; copy it with `weir cp -rp`"), "{says}");
 }
 
 #[test]
@@ -56,4 +54,94 @@ fn at_a_server_a_link_to_a_directory_is_that_directory() {
         fs::remove_file(export.join("dangling")).unwrap();
         symlink("nowhere/either", export.join("dangling")).unwrap();
     }
+}
+
+#[test]
+fn several_into_a_directory_and_only_what_is_newer() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir_all(export.join("d/sub")).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    let local = |path: &str| export.join(path).to_str().unwrap().to_owned();
+    let targets: [&dyn Fn(&str) -> String; 3] =
+        [&local, &|path: &str| server.url(path, "vers=3"), &|path: &str| {
+            server.url(path, "vers=4.2")
+        }];
+    for at in targets {
+        fs::write(export.join("a"), "a").unwrap();
+        fs::write(export.join("b"), "b").unwrap();
+        let report = json(["mv", "--json", &at("a"), &at("b"), &at("d")]);
+        assert_eq!(report["changed"].as_array().unwrap().len(), 2, "{report}");
+        run(["mv", "-t", &at(""), &at("d/a"), &at("d/b")]);
+        assert!(export.join("a").exists() && export.join("b").exists());
+        // b is the newer one.
+        let old = std::time::SystemTime::now() - std::time::Duration::from_secs(100);
+        fs::File::options().write(true).open(export.join("a")).unwrap().set_modified(old).unwrap();
+        run(["mv", "-u", &at("a"), &at("b")]);
+        assert_eq!(fs::read(export.join("b")).unwrap(), b"b");
+        run(["mv", "-u", &at("b"), &at("a")]);
+        assert_eq!(fs::read(export.join("a")).unwrap(), b"b");
+        let says = fail(1, ["mv", "-T", &at("a"), &at("d")]);
+        assert!(says.contains("directory"), "{says}");
+        let says = fail(1, ["mv", &at("a"), &at("missing"), &at("d")]);
+        assert!(says.contains("no such file"), "{says}");
+        assert!(export.join("d/a").exists(), "the others are moved all the same");
+        fs::remove_file(export.join("d/a")).unwrap();
+        assert!(
+            fail(1, ["mv", &at("x"), &at("y"), &at("z")]).contains("there is no such directory")
+        );
+    }
+    assert!(fail(2, ["mv", "one"]).contains("2 values required"));
+}
+
+#[test]
+fn to_another_file_system_and_nothing_is_lost() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    let here = dir.path().join("here");
+    fs::create_dir(&export).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    for version in ["vers=3", "vers=4.2"] {
+        fs::create_dir_all(here.join("tree/sub")).unwrap();
+        fs::write(here.join("tree/sub/file"), "content").unwrap();
+        symlink("sub/file", here.join("tree/link")).unwrap();
+        let time = fs::metadata(here.join("tree/sub/file")).unwrap().mtime();
+        let tree = here.join("tree").to_str().unwrap().to_owned();
+        run(["mv", &tree, &server.url("", version)]);
+        assert!(!here.join("tree").exists());
+        assert_eq!(fs::read(export.join("tree/sub/file")).unwrap(), b"content");
+        assert_eq!(fs::metadata(export.join("tree/sub/file")).unwrap().mtime(), time);
+        assert!(export.join("tree/link").is_symlink());
+        // A directory replaces only an empty one, and a file no directory.
+        fs::create_dir_all(here.join("tree/full")).unwrap();
+        let says = fail(1, ["mv", &server.url("tree", version), here.to_str().unwrap()]);
+        assert!(says.contains("directory not empty"), "{says}");
+        assert!(export.join("tree/sub/file").exists());
+        fs::remove_dir(here.join("tree/full")).unwrap();
+        fs::write(here.join("file"), "x").unwrap();
+        let file = here.join("file").to_str().unwrap().to_owned();
+        let says = fail(1, ["mv", "-T", &file, &server.url("tree", version)]);
+        assert!(says.contains("is a directory"), "{says}");
+        let says = fail(1, ["mv", "-n", &file, &server.url("tree/sub/file", version)]);
+        assert!(says.contains("file exists"), "{says}");
+        assert_eq!(fs::read(&file).unwrap(), b"x");
+        run(["mv", &server.url("tree", version), here.to_str().unwrap()]);
+        assert!(here.join("tree/sub/file").exists() && !export.join("tree").exists());
+        fs::remove_dir_all(&here).unwrap();
+        fs::create_dir(&here).unwrap();
+    }
+}
+
+#[test]
+fn a_source_that_cannot_be_copied_whole_stays() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    fs::write(dir.path().join("tree/a"), "a").unwrap();
+    let server = Server::start(&export, &["--squash", "none", "--read-only"]);
+    let tree = dir.path().join("tree").to_str().unwrap().to_owned();
+    let says = fail(1, ["mv", &tree, &server.url("new", "vers=4.2")]);
+    assert!(says.contains("the source stays as it is"), "{says}");
+    assert_eq!(fs::read(dir.path().join("tree/a")).unwrap(), b"a");
 }

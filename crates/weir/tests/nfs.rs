@@ -38,7 +38,7 @@ impl Setup {
 
 /// The server has no clients any more once commands have ended, cleanly or with an error.
 #[test]
-fn nothing_of_a_command_is_left_at_the_server() {
+fn commands_leave_no_state_at_the_server() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir_all(export.join("dir")).unwrap();
@@ -101,7 +101,7 @@ fn number(summary: &Value, field: &str) -> u64 {
 }
 
 #[test]
-fn a_tree_there_and_back() {
+fn a_tree_round_trips() {
     let setup = Setup::new();
     let tree = setup.local("tree");
     fs::create_dir_all(tree.join("a/b")).unwrap();
@@ -130,7 +130,7 @@ fn a_tree_there_and_back() {
 }
 
 #[test]
-fn a_hole_costs_next_to_nothing_on_the_wire() {
+fn a_hole_takes_little_space_on_the_wire() {
     let setup = Setup::new();
     sparse(&setup.export("hole"), 256 << 20, []);
     let copy = setup.local("copy");
@@ -141,7 +141,7 @@ fn a_hole_costs_next_to_nothing_on_the_wire() {
 }
 
 #[test]
-fn half_holes_cost_half_the_bytes() {
+fn half_holes_take_half_the_bytes() {
     let setup = Setup::new();
     for kib in [4, 8, 16, 32] {
         let (name, run) = (format!("mixed{kib}"), kib << 10);
@@ -175,7 +175,7 @@ fn every_byte_of_an_odd_file() {
 }
 
 #[test]
-fn looking_at_files() {
+fn ls_cat_and_stat_show_files_of_a_server() {
     let setup = Setup::new();
     fs::create_dir(setup.export("d")).unwrap();
     fs::write(setup.export("d/notes"), "some notes\n").unwrap();
@@ -217,7 +217,7 @@ fn links_within_an_export_are_followed() {
 /// `..` in a symbolic link continues above the directory that the path names, as for programs on
 /// the server; it never stops there and so refers to another file.
 #[test]
-fn a_symbolic_link_that_leads_upwards_means_what_it_means_at_the_server() {
+fn an_upward_symbolic_link_leads_to_the_file_at_the_server() {
     let setup = Setup::new();
     for dir in ["rel/a/b", "rel/b", "rel/c/d"] {
         fs::create_dir_all(setup.export(dir)).unwrap();
@@ -256,7 +256,7 @@ fn a_symbolic_link_that_leads_upwards_means_what_it_means_at_the_server() {
 
 /// A name that cannot be looked up is no failed mount.
 #[test]
-fn what_is_denied_or_too_long_is_said_as_such() {
+fn denied_access_and_long_names_are_reported() {
     let setup = Setup::new();
     for manner in MANNERS {
         let long = "x".repeat(300);
@@ -267,7 +267,7 @@ fn what_is_denied_or_too_long_is_said_as_such() {
 }
 
 #[test]
-fn root_is_told_that_a_server_may_take_it_for_nobody() {
+fn a_refused_root_gets_a_hint_about_root_squash() {
     if !weir_skip::is_root("only root is squashed") {
         return;
     }
@@ -290,7 +290,7 @@ fn root_is_told_that_a_server_may_take_it_for_nobody() {
 }
 
 #[test]
-fn a_link_that_cannot_be_read_does_not_keep_others_from_being_listed() {
+fn an_unreadable_link_does_not_end_a_listing() {
     let setup = Setup::new();
     fs::write(setup.export("a"), "").unwrap();
     std::os::unix::fs::symlink("a", setup.export("link")).unwrap();
@@ -316,7 +316,7 @@ fn a_link_that_cannot_be_read_does_not_keep_others_from_being_listed() {
 
 /// Also peers that accept a connection, and send nothing or something else.
 #[test]
-fn a_port_without_an_nfs_server_is_given_up_soon() {
+fn mounting_a_port_without_an_nfs_server_fails_soon() {
     let silent = |_: &mut TcpStream| {
         std::thread::sleep(Duration::from_secs(60));
     };
@@ -361,7 +361,7 @@ fn a_read_only_export_stays_as_it_is() {
 }
 
 #[test]
-fn changing_names() {
+fn names_are_created_moved_and_removed_at_a_server() {
     let setup = Setup::new();
     for (round, manner) in MANNERS.iter().enumerate() {
         let url = |path: &str| setup.server.url(&format!("r{round}/{path}"), manner);
@@ -386,7 +386,7 @@ fn changing_names() {
 }
 
 #[test]
-fn a_copy_that_was_corrupted_on_its_way_is_found_by_its_checksum() {
+fn checksum_finds_a_copy_corrupted_on_the_wire() {
     let setup = Setup::new();
     let file = setup.local("file");
     fs::write(&file, [&MARK[..], &[7; 4080]].concat().repeat(64)).unwrap();
@@ -471,7 +471,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_is_said_and_what_was_copied_before_is_there() {
+fn a_full_disk_is_reported_and_earlier_copies_are_synced() {
     let root = rustix::process::geteuid().is_root();
     let Some(disk) = root.then(SmallDisk::new).flatten() else {
         weir_skip::skip("takes root, mkfs.ext4 and loop devices");

@@ -2,12 +2,16 @@
 
 mod common;
 
-use common::{as_nobody, fail, hand_to_nobody, run, scratch, text, weir};
+use common::{
+    Server, as_ordinary_user, fail, give_to_ordinary_user, json, run, scratch, text, weir,
+};
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Stdio;
 
 #[test]
-fn files_and_trees_and_never_what_a_link_points_to() {
+fn removal_does_not_follow_links() {
     let dir = scratch();
     let at = |path: &str| dir.path().join(path).into_os_string();
     fs::create_dir_all(at("tree/a/b")).unwrap();
@@ -27,7 +31,7 @@ fn files_and_trees_and_never_what_a_link_points_to() {
 }
 
 #[test]
-fn what_cannot_be_removed_does_not_keep_the_rest() {
+fn removal_continues_after_failures() {
     let dir = scratch();
     let tree = dir.path().join("tree");
     // Another user's directory: this user may not remove its entries.
@@ -36,10 +40,10 @@ fn what_cannot_be_removed_does_not_keep_the_rest() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, "").unwrap();
     }
-    hand_to_nobody(dir.path(), &tree);
+    give_to_ordinary_user(dir.path(), &tree);
     fs::set_permissions(tree.join("a/locked"), fs::Permissions::from_mode(0o555)).unwrap();
     let output =
-        as_nobody(weir(["rm".as_ref(), "-r".as_ref(), tree.as_os_str()])).output().unwrap();
+        as_ordinary_user(weir(["rm".as_ref(), "-r".as_ref(), tree.as_os_str()])).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     let says = text(&output);
     assert!(says.contains("a/locked/kept: permission denied"), "{says}");
@@ -47,4 +51,49 @@ fn what_cannot_be_removed_does_not_keep_the_rest() {
     let left: Vec<_> = fs::read_dir(&tree).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["a"]);
     fs::set_permissions(tree.join("a/locked"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn removals_are_listed_and_confirmed() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    let local = export.join("tree").to_str().unwrap().to_owned();
+    for tree in [local, server.url("tree", "vers=3"), server.url("tree", "vers=4.2")] {
+        let make = || {
+            fs::create_dir_all(export.join("tree/d")).unwrap();
+            fs::write(export.join("tree/a"), "").unwrap();
+            fs::write(export.join("tree/d/b"), "").unwrap();
+        };
+        let answer = |answers: &str, options: &str| {
+            let mut command = weir(["rm", options, &tree]);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            child.stdin.take().unwrap().write_all(answers.as_bytes()).unwrap();
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{}", text(&output));
+            text(&output)
+        };
+        make();
+        let said = run(["rm", "-rv", &tree]);
+        assert_eq!(said.lines().filter(|line| line.starts_with("removed ")).count(), 4, "{said}");
+        assert!(!export.join("tree").exists());
+        make();
+        let report = json(["rm", "-r", "--json", &tree]);
+        assert_eq!(report["changed"].as_array().unwrap().len(), 4);
+        assert_eq!(report["failures"].as_array().unwrap().len(), 0);
+        make();
+        // Descend, a, not into d: then the tree stays without a question.
+        let said = answer("y\ny\nn\n", "-ri");
+        assert!(said.contains("remove the regular file"), "{said}");
+        assert!(!export.join("tree/a").exists() && export.join("tree/d/b").exists());
+        answer("", "-ri");
+        assert!(export.join("tree/d/b").exists(), "no answer is no");
+        answer("y\ny\ny\ny\ny\n", "-rfi");
+        assert!(!export.join("tree").exists());
+        make();
+        answer("", "-rif");
+        assert!(!export.join("tree").exists(), "the last of -i and -f counts");
+    }
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, as_nobody, fail, hand_to_nobody, scratch, text, weir};
+use common::{Server, as_ordinary_user, fail, give_to_ordinary_user, scratch, text, weir};
 use rustix::process::Signal;
 use std::fs;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ fn arguments<'a>(state: &'a Path, options: &'a [&'a str], dir: &'a Path) -> Vec<
 }
 
 #[test]
-fn signals_end_it_in_order() {
+fn signals_shut_the_server_down() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();
@@ -32,7 +32,7 @@ fn signals_end_it_in_order() {
 
 /// A stop before it serves ends it cleanly, too.
 #[test]
-fn told_to_stop_while_it_starts_it_ends_in_order() {
+fn a_signal_during_startup_shuts_the_server_down() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();
@@ -79,7 +79,7 @@ fn counters_are_read_over_http() {
 }
 
 #[test]
-fn it_says_what_to_type() {
+fn serve_prints_the_mount_command() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();
@@ -100,7 +100,7 @@ fn it_says_what_to_type() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_said() {
+fn a_port_in_use_is_reported() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();
@@ -112,7 +112,7 @@ fn a_port_that_is_taken_is_said() {
 }
 
 #[test]
-fn without_a_port_the_next_free_one_is_taken_aloud() {
+fn without_a_port_the_next_free_one_is_used_and_reported() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();
@@ -138,7 +138,7 @@ fn without_a_port_the_next_free_one_is_taken_aloud() {
 }
 
 #[test]
-fn what_cannot_be_served_is_said() {
+fn unservable_directories_are_reported() {
     let dir = scratch();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
@@ -163,7 +163,7 @@ fn two_servers_do_not_share_a_state_directory() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_with_what_to_do() {
+fn invalid_settings_are_refused_with_advice() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();
@@ -178,9 +178,9 @@ fn what_cannot_be_meant_is_refused_with_what_to_do() {
         let said = fail(code, args);
         assert!(said.contains(says), "{options:?}: {said}");
     }
-    hand_to_nobody(dir.path(), &export);
+    give_to_ordinary_user(dir.path(), &export);
     fs::set_permissions(&export, fs::Permissions::from_mode(0o333)).unwrap();
-    let output = as_nobody(weir(["serve", "--check", path])).output().unwrap();
+    let output = as_ordinary_user(weir(["serve", "--check", path])).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(
         text(&output).contains("permission denied; check its permissions"),
@@ -190,7 +190,7 @@ fn what_cannot_be_meant_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn who_squashed_root_is_is_said_where_it_may_not_write() {
+fn an_anonymous_user_without_write_access_is_reported() {
     if !weir_skip::is_root("a server that is not root's makes all calls as its user") {
         return;
     }

@@ -27,7 +27,7 @@ fn export(dir: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn told_to_stop_while_clients_write_it_writes_out_all_that_it_acknowledged() {
+fn shutdown_during_writes_keeps_all_acknowledged_data() {
     const BLOCK: usize = 64 << 10;
     const WRITERS: u64 = 4;
     let dir = scratch();
@@ -86,7 +86,7 @@ fn told(socket: &UnixDatagram, until: &str) -> String {
 }
 
 #[test]
-fn systemd_hands_over_sockets_and_is_told_how_it_goes() {
+fn systemd_passes_sockets_and_receives_the_status() {
     let dir = scratch();
     let export = export(dir.path());
     fs::write(export.join("notes"), "all is well").unwrap();
@@ -169,7 +169,7 @@ fn the_units_are_sound() {
 }
 
 #[test]
-fn root_keeps_the_privileges_that_clients_users_take_and_no_others() {
+fn a_root_server_keeps_only_the_privileges_that_it_needs() {
     if !is_root("only root has privileges to give up") {
         return;
     }
@@ -273,7 +273,7 @@ fn a_user_without_privileges_serves_as_itself() {
 }
 
 #[test]
-fn users_of_this_machine_are_themselves_to_a_server_of_roots() {
+fn a_root_server_maps_local_users_to_themselves() {
     if !is_root("only root can become another user, or serve as others") {
         return;
     }

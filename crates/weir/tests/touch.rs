@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{run, scratch};
+use common::{Server, fail, run, scratch};
 use std::fs::{self, File};
 use std::time::{Duration, SystemTime};
 
@@ -19,4 +19,33 @@ fn files_are_made_and_times_set() {
     assert!(old.metadata().unwrap().modified().unwrap() > long_ago + Duration::from_secs(1000));
     run(["touch".as_ref(), "-c".as_ref(), dir.path().join("none").as_os_str()]);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn the_times_asked_for() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let file = export.join("file");
+    let server = Server::start(&export, &["--squash", "none"]);
+    let at = |seconds: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    let times = || {
+        let found = fs::metadata(&file).unwrap();
+        (found.accessed().unwrap(), found.modified().unwrap())
+    };
+    let local = file.to_str().unwrap().to_owned();
+    for url in [local.clone(), server.url("file", "vers=3"), server.url("file", "vers=4.2")] {
+        run(["touch", "-d", "2026-11-21T14:30:00Z", &url]);
+        assert_eq!(times(), (at(1_795_271_400), at(1_795_271_400)), "{url}");
+        run(["touch", "-a", "-d", "@1000", &url]);
+        run(["touch", "-m", "-d", "@2000", &url]);
+        assert_eq!(times(), (at(1000), at(2000)), "{url}");
+        let other = export.join("other");
+        fs::write(&other, "").unwrap();
+        run(["touch", "-r", &url, other.to_str().unwrap()]);
+        assert_eq!(fs::metadata(&other).unwrap().modified().unwrap(), at(2000));
+        fs::remove_file(&file).unwrap();
+    }
+    assert!(fail(2, ["touch", "-d", "soon", &local]).contains("write it like 2026-11-21"));
+    assert!(!file.exists());
 }

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_that_are_owned_leave_the_message_as_it_was() {
+    fn owned_payloads_leave_the_message_unchanged() {
         let mut e = Encoder::new();
         let mark = e.mark();
         e.u32(7);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn truncate_takes_back_payloads() {
+    fn truncate_removes_payloads() {
         let mut e = Encoder::new();
         e.payload(Arc::new(Bytes::from_static(b"kept")));
         let mark = e.mark();

@@ -32,9 +32,9 @@ pub enum Error {
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Truncated => "the message ends inside a value",
+            Self::Truncated => "the message ends within a value",
             Self::TooLong => "a length is over its limit",
-            Self::BadValue => "a discriminant has no such value",
+            Self::BadValue => "an unknown discriminant",
         })
     }
 }

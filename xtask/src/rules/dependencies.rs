@@ -9,33 +9,45 @@ const SILENT: &[(&str, &str)] = &[];
 
 pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     let sources = tree::sources(root)?;
-    let mut findings = Vec::new();
-    let mut silent: Vec<&str> = SILENT.iter().map(|(name, _)| *name).collect();
-    for package in super::layering::packages(root)? {
+    let (mut findings, mut silent) = (Vec::new(), Vec::new());
+    for package in super::layering::packages(&root.join("Cargo.toml"))? {
         let manifest = package["manifest_path"].as_str().unwrap_or_default();
         let dir = Path::new(manifest).parent().unwrap_or(root);
         let dir = dir.strip_prefix(root).unwrap_or(dir);
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let name = dependency["name"].as_str().unwrap_or_default();
             let shown = dependency["rename"].as_str().unwrap_or(name).replace('-', "_");
-            let named = sources.iter().filter(|s| s.path.starts_with(dir)).any(|source| {
-                let uses = |line: &str| {
-                    line.contains(&format!("{shown}::"))
-                        || line.contains(&format!("use {shown};"))
-                        || line.contains(&format!("#[{shown}"))
-                };
-                // Not what a comment says, but for the examples of the documentation.
-                source.text.lines().any(uses)
-            });
-            if let Some(at) = silent.iter().position(|silent| *silent == name) {
-                silent.remove(at);
-            } else if !named {
+            let mut own = sources.iter().filter(|source| source.path.starts_with(dir));
+            if own.any(|source| names(&source.text, &shown)) {
+                continue;
+            }
+            silent.push(name.to_owned());
+            if !SILENT.iter().any(|(allowed, _)| *allowed == name) {
                 findings.push(format!("{}: no code names {name}", dir.display()));
             }
         }
     }
-    findings.extend(
-        silent.iter().map(|name| format!("{name}: is no dependency: take it off the list")),
-    );
+    findings.extend(super::stale(SILENT, &silent, "xtask/src/rules/dependencies.rs"));
     Ok(findings)
+}
+
+/// Whether a source names a crate, in code or in an example of its documentation.
+fn names(text: &str, name: &str) -> bool {
+    let uses = [format!("{name}::"), format!("use {name};"), format!("#[{name}")];
+    uses.iter().any(|uses| text.contains(uses))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crate_is_named_by_a_path_an_import_or_an_attribute() {
+        for text in ["use a::b;", "a::b()", "use a;", "#[a]", "/// use a::b;"] {
+            assert!(names(text, "a"), "{text}");
+        }
+        for text in ["// the crate a", "let a = 1;", "a.b()"] {
+            assert!(!names(text, "a"), "{text}");
+        }
+    }
 }

@@ -16,7 +16,8 @@ pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     }
     texts.retain(|text| text.extension().is_some_and(|extension| extension == "md"));
     texts.sort();
-    let mut findings = Vec::new();
+    let gone = TOPS.iter().filter(|top| !root.join(top).exists());
+    let mut findings: Vec<String> = gone.map(|top| format!("there is no {top}")).collect();
     for text in texts {
         let content = std::fs::read_to_string(&text)?;
         let shown = text.strip_prefix(root).unwrap_or(&text).display();

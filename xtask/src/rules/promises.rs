@@ -5,15 +5,19 @@
 //! semicolon or file; the file's path may begin below the crate.
 
 use crate::tree;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::collections::HashMap;
 use std::path::Path;
+
+/// The suite that every store passes: each of its functions is a test.
+const SUITE: &str = "crates/stores/src/testing";
 
 pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(root.join("docs/SEMANTICS.md"))
         .context("cannot read docs/SEMANTICS.md")?;
     let sources = tree::sources(root)?;
-    let is_suite = |path: &Path| path.starts_with("crates/stores/src/testing");
+    let is_suite = |path: &Path| path.starts_with(SUITE);
+    ensure!(root.join(SUITE).exists(), "there is no {SUITE}");
     let mut known: Known = HashMap::new();
     for source in &sources {
         for test in tests_in(&source.text, is_suite(&source.path)) {
@@ -57,10 +61,6 @@ impl Named {
     /// What is wrong with the name.
     fn problem(&self, known: &Known<'_>) -> Option<String> {
         let function = self.test.rsplit("::").next().unwrap_or(&self.test);
-        // A single word may be something other than a test.
-        if !function.contains('_') {
-            return None;
-        }
         let files: Vec<&Path> = match function.strip_suffix('*') {
             Some(start) => {
                 let all = known.iter().filter(|(test, _)| test.starts_with(start));
@@ -209,6 +209,8 @@ mod tests {
             assert!(named(wrong, "g_h").problem(&known).is_some(), "{wrong:?}");
             assert!(named(wrong, "g_*").problem(&known).is_some(), "{wrong:?}");
         }
-        assert!(named(None, "a_b").problem(&known).is_some());
+        for none in ["a_b", "word", "x_*"] {
+            assert!(named(None, none).problem(&known).is_some(), "{none}");
+        }
     }
 }

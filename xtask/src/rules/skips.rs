@@ -14,20 +14,31 @@ const IGNORED: &[(&str, &str)] = &[(
 pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     let sources = tree::sources(root)?;
     let rules = Path::new("xtask/src/rules");
-    let others = sources.iter().filter(|source| !source.path.starts_with(rules));
-    Ok(others
-        .flat_map(|source| findings(&source.path.display().to_string(), &source.text))
-        .collect())
+    let mut found = Vec::new();
+    for source in sources.iter().filter(|source| !source.path.starts_with(rules)) {
+        found.extend(findings(&source.shown(), &source.text));
+    }
+    let ignores = sources.iter().filter(|source| ignored(&source.text).next().is_some());
+    let ignores: Vec<String> = ignores.map(|source| source.shown()).collect();
+    found.extend(super::stale(IGNORED, &ignores, "xtask/src/rules/skips.rs"));
+    Ok(found)
+}
+
+/// The numbers of the lines with `#[ignore]`.
+fn ignored(text: &str) -> impl Iterator<Item = usize> {
+    let lines = text.lines().enumerate();
+    lines.filter(|(_, line)| line.trim_start().starts_with("#[ignore")).map(|(at, _)| at + 1)
 }
 
 fn findings(path: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
+    if !IGNORED.iter().any(|(file, _)| *file == path) {
+        let call = "call weir_skip::skip in place of #[ignore]";
+        found.extend(ignored(text).map(|number| format!("{path}:{number}: {call}")));
+    }
     for (number, line) in text.lines().enumerate() {
         let code = line.trim_start();
         let at = format!("{path}:{}", number + 1);
-        if code.starts_with("#[ignore") && !IGNORED.iter().any(|(file, _)| *file == path) {
-            found.push(format!("{at}: call weir_skip::skip in place of #[ignore]"));
-        }
         let prints = code.contains("println!(") || code.contains("print!(");
         let skips = ["\"skip", "\"SKIP", "\"not tested", "\"not run"];
         if prints && skips.iter().any(|says| code.contains(says)) {

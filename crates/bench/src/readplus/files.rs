@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_as_their_names_say() {
+    fn files_have_the_layout_of_their_names() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let size = 256 * KIB;
         for kind in Kind::all() {

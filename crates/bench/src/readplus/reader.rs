@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Settings) -> Result<()> {
     let mut buf = vec![0; READ_BYTES];
     let open = || {
         runtime.block_on(async {
-            let id = fs.lookup(&Caller::Own, fs.root(), args.name.as_bytes()).await?.id;
+            let id = fs.lookup(&Caller::Own, fs.root().entry(args.name.as_bytes())).await?.id;
             fs.open(&Caller::Own, id, Access::READ).await
         })
     };

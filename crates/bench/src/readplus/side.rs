@@ -207,7 +207,10 @@ impl Sides {
         };
         let after = self.server.as_ref().and_then(Peer::processor_seconds);
         if number(&said, "read_bytes")? as u64 != size {
-            return Err(Failure::new(format!("read {name}"), format!("not all came: {said}")));
+            return Err(Failure::new(
+                format!("read {name}"),
+                format!("the client did not read all of it: {said}"),
+            ));
         }
         Ok(Reading {
             seconds: number(&said, "seconds")?,

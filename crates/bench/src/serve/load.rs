@@ -18,8 +18,8 @@ use weir_client::{MountOptions, NfsFs, NfsUrl, Version};
 use weir_stores::random::Random;
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_vfs::{
-    Access, Buffer, Caller, Error, FileId, FileSystem, Layout, OpenFile, ReadOp, RenameFlags,
-    SetAttr, Source, WriteOp,
+    Access, Buffer, Caller, CreateMode, Error, FileId, FileSystem, Layout, OpenFile, ReadOp,
+    RenameFlags, SetAttr, Source, WriteOp,
 };
 
 /// Large transfers in flight: enough that neither side waits for the other.
@@ -198,12 +198,13 @@ impl Target {
         let (fs, name) = (Arc::clone(&target.fs), target.name.clone());
         let asked = || format!("make {name} at {url}");
         let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
-        let made = fs.mkdir(&Caller::Own, fs.root(), name.as_bytes(), &set);
+        let made = fs.mkdir(&Caller::Own, fs.root().entry(name.as_bytes()).with(&set));
         let dir = block_on(&target.runtime, made)?.asked(asked)?.id;
         target.dir = Some(dir);
         let open = async {
             let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
-            let made = fs.create(&Caller::Own, dir, FILE, &set, true).await?;
+            let made =
+                fs.create(&Caller::Own, dir.entry(FILE).with(&set), CreateMode::MustBeNew).await?;
             fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await
         };
         target.file = Some(block_on(&target.runtime, open)?.asked(asked)?);
@@ -340,7 +341,7 @@ impl Target {
         let (fs, own, name) = (&self.fs, &Caller::Own, self.name.as_bytes());
         let dir = match self.dir {
             Some(dir) => dir,
-            None => match fs.lookup(own, fs.root(), name).await {
+            None => match fs.lookup(own, fs.root().entry(name)).await {
                 Ok(attr) => attr.id,
                 Err(error) => return there(Err(error)),
             },
@@ -348,11 +349,11 @@ impl Target {
         for index in 0..self.made {
             // It may have been removed before the failure; otherwise rmdir reports it.
             for name in [format!("file-{index:06}"), format!("moved-{index:06}")] {
-                let _ = fs.unlink(own, dir, name.as_bytes()).await;
+                let _ = fs.unlink(own, dir.entry(name.as_bytes())).await;
             }
         }
-        there(fs.unlink(own, dir, FILE).await)?;
-        there(fs.rmdir(own, fs.root(), name).await)
+        there(fs.unlink(own, dir.entry(FILE)).await)?;
+        there(fs.rmdir(own, fs.root().entry(name)).await)
     }
 }
 
@@ -399,14 +400,14 @@ async fn one(fs: &NfsFs, dir: FileId, work: Work, index: u32) -> weir_vfs::Resul
     match work {
         Work::Create => {
             let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
-            fs.create(own, dir, name, &set, true).await.map(drop)
+            fs.create(own, dir.entry(name).with(&set), CreateMode::MustBeNew).await.map(drop)
         }
-        Work::Stat => fs.lookup(own, dir, name).await.map(drop),
+        Work::Stat => fs.lookup(own, dir.entry(name)).await.map(drop),
         Work::Rename => {
             fs.rename(own, dir.entry(name), dir.entry(other), RenameFlags::Replace).await?;
             fs.rename(own, dir.entry(other), dir.entry(name), RenameFlags::Replace).await
         }
-        _ => fs.unlink(own, dir, name).await,
+        _ => fs.unlink(own, dir.entry(name)).await,
     }
 }
 

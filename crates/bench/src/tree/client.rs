@@ -17,7 +17,7 @@ use weir_tools::copy::{Copier, Options};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts};
-use weir_tools::remove::remove;
+use weir_tools::remove::{Event, remove};
 use weir_vfs::Caller;
 
 /// The name of the helper.
@@ -99,10 +99,15 @@ async fn work(settings: &Settings) -> Result<Vec<String>> {
             .ok_or_else(|| Failure::new(format!("remove {to}"), "it has no name"))?;
         let above = mounts.place(&above, Links::Follow).await?;
         let id = above.existing("remove")?.id;
-        let attr = above.fs.lookup(&Caller::Own, id, &name).await;
+        let attr = above.fs.lookup(&Caller::Own, id.entry(&name)).await;
         let attr = attr.asked(|| format!("remove {to}"))?;
         let place = above.child(id, &name, Some(attr.clone()));
-        let is_gone = remove(place, attr, |failure| failures.push(failure.to_string())).await;
+        let is_gone = remove(place, attr, |event| {
+            if let Event::Failed(failure) = event {
+                failures.push(failure.to_string());
+            }
+        })
+        .await;
         if !is_gone && failures.is_empty() {
             failures.push("something stays".into());
         }

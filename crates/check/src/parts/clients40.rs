@@ -24,37 +24,38 @@ pub(crate) const RULES: &[Rule] = &[
         wrong_verifier
     ),
     rule!(
-        "SETCLIENTID_CONFIRM sent again succeeds",
+        "a retransmitted SETCLIENTID_CONFIRM succeeds",
         "RFC 7530 16.34.5",
         "the same request twice",
         confirmed_again
     ),
     rule!(
-        "SETCLIENTID that updates the callback has a confirm verifier of its own",
+        "SETCLIENTID that updates the callback returns a new confirm verifier",
         "RFC 7530 16.33.5",
         "the same client and verifier again: the same client ID, another confirm verifier",
         callback_update
     ),
     rule!(
-        "a confirmed callback update keeps what the client has open",
+        "a confirmed callback update keeps the client's opens",
         "RFC 7530 16.34.5",
-        "READ under an open from before",
+        "READ under an earlier open",
         kept_over_update
     ),
     rule!(
-        "a client that restarted keeps what it had until SETCLIENTID_CONFIRM",
+        "a restarted client keeps its state until SETCLIENTID_CONFIRM",
         "RFC 7530 16.33.5",
-        "SETCLIENTID with another verifier, then READ under an open from before",
+        "SETCLIENTID with another verifier, then READ under an earlier open",
         kept_until_confirmed
     ),
     rule!(
-        "what a client had open is gone once its restart is confirmed",
+        "confirming a client's restart frees its earlier opens",
         "RFC 7530 16.34.5",
-        "READ: BAD_STATEID, EXPIRED or STALE_STATEID; RENEW of the old client ID: STALE_CLIENTID or EXPIRED",
+        "READ: BAD_STATEID, EXPIRED or STALE_STATEID; RENEW of the old client ID: STALE_CLIENTID \
+         or EXPIRED",
         replaced
     ),
     rule!(
-        "RENEW of a client ID that the server never issued is refused",
+        "RENEW of an unknown client ID is refused",
         "RFC 7530 16.28.5",
         "STALE_CLIENTID",
         renew_unknown
@@ -66,25 +67,25 @@ pub(crate) const RULES: &[Rule] = &[
         renew_unconfirmed
     ),
     rule!(
-        "OPEN with a client ID that the server never issued is refused",
+        "OPEN with an unknown client ID is refused",
         "RFC 7530 9.1.1",
         "STALE_CLIENTID",
         open_stale
     ),
     rule!(
-        "LOCK of a new lock owner with a client ID that the server never issued is refused",
+        "LOCK of a new lock owner with an unknown client ID is refused",
         "RFC 7530 16.10.5",
         "STALE_CLIENTID",
         lock_stale
     ),
     rule!(
-        "LOCKT with a client ID that the server never issued is refused",
+        "LOCKT with an unknown client ID is refused",
         "RFC 7530 16.11.5",
         "STALE_CLIENTID",
         lockt_stale
     ),
     rule!(
-        "RELEASE_LOCKOWNER with a client ID that the server never issued is refused",
+        "RELEASE_LOCKOWNER with an unknown client ID is refused",
         "RFC 7530 16.37.4",
         "STALE_CLIENTID",
         release_stale

@@ -13,13 +13,13 @@ use weir_nfs::v4::{Attrs, Bitmap, Error, Op, OpRes};
 
 pub(crate) const RULES: &[Rule] = &[
     rule!(
-        "a minor version that does not exist is refused",
+        "an undefined minor version is refused",
         "RFC 8881 16.2.3",
         "version 4.99: MINOR_VERS_MISMATCH and no results",
         minor_version
     ),
     rule!(
-        "a compound of no operations succeeds",
+        "an empty compound succeeds",
         "RFC 8881 16.2.3",
         "outside of a session: OK",
         no_operations
@@ -49,13 +49,13 @@ pub(crate) const RULES: &[Rule] = &[
         sequence_pos
     ),
     rule!(
-        "SEQUENCE of a session that the server never made is refused",
+        "SEQUENCE of an unknown session is refused",
         "RFC 8881 18.46.3",
         "BADSESSION",
         bad_session
     ),
     rule!(
-        "SEQUENCE with a slot that the session does not have is refused",
+        "SEQUENCE with a slot beyond those of the session is refused",
         "RFC 8881 18.46.3",
         "the number of slots: BADSLOT",
         bad_slot
@@ -73,31 +73,32 @@ pub(crate) const RULES: &[Rule] = &[
         misordered
     ),
     rule!(
-        "a request sent again has the kept reply, and is not executed again",
+        "a retransmitted request gets the cached reply and is not executed again",
         "RFC 8881 18.46.3",
-        "CREATE, its reply kept, under the same number: the same results",
+        "CREATE with a cached reply, sent again with the same sequence number: the same results",
         replayed
     ),
     rule!(
-        "a request whose reply was not kept is not executed again",
+        "a retransmitted request without a cached reply is not executed again",
         "RFC 8881 18.46.3",
-        "CREATE under the same number: RETRY_UNCACHED_REP, or the same results",
+        "CREATE with the same sequence number: RETRY_UNCACHED_REP, or the same results",
         not_kept
     ),
     rule!(
-        "another request under a number that was used is not executed",
+        "a different request with a used sequence number is not executed",
         "RFC 8881 18.46.3",
-        "CREATE of another name: SEQ_FALSE_RETRY, or the first one's reply; the other is not there",
+        "CREATE of another name: SEQ_FALSE_RETRY, or the first reply; the other name does not \
+         exist",
         false_retry
     ),
     rule!(
-        "a compound of more operations than the session takes is refused",
+        "a compound of more operations than the session allows is refused",
         "RFC 8881 18.36.3",
         "one more than granted: TOO_MANY_OPS",
         too_many_operations
     ),
     rule!(
-        "a request that is longer than the session takes is refused",
+        "a request longer than the session allows is refused",
         "RFC 8881 18.36.3",
         "a LOOKUP that exceeds a granted size of at most 1,024: REQ_TOO_BIG",
         request_too_big
@@ -109,25 +110,25 @@ pub(crate) const RULES: &[Rule] = &[
         reply_size
     ),
     rule!(
-        "a reply of exactly the granted size to keep is kept, one byte more is refused",
+        "a reply of exactly the granted cached size is cached, one byte more is refused",
         "RFC 8881 18.36.3",
-        "the same with the size to keep: OK, REP_TOO_BIG_TO_CACHE",
+        "the same with the cached size: OK, REP_TOO_BIG_TO_CACHE",
         kept_size
     ),
     rule!(
-        "a session whose replies nothing fits is refused",
+        "a session with a reply size too small for any reply is refused",
         "RFC 8881 18.36.3",
         "a size of 8: TOOSMALL",
         too_small
     ),
     rule!(
-        "the server raises no size of a session, and no flag that was not asked for",
+        "CREATE_SESSION raises no requested size and adds no flag",
         "RFC 8881 18.36.3",
         "sizes of 4,000 to 8,000 bytes, no flags",
         not_raised
     ),
     rule!(
-        "operations of version 4.0 alone are refused",
+        "operations that only version 4.0 has are refused",
         "RFC 8881 17",
         "RENEW and OPEN_CONFIRM: NOTSUPP",
         of_version_40

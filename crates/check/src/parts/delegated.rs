@@ -21,7 +21,7 @@ use weir_nfs::v4::{Attrs, Bitmap, CbOp, Error, Op, OpRes};
 
 pub(crate) const RULES: &[Rule] = &[
     rule!(
-        "open_arguments tells what OPEN supports",
+        "open_arguments reports what OPEN supports",
         "RFC 9754 3",
         "access to read and write, claims by name and by handle; without the attribute, a note",
         arguments
@@ -29,7 +29,8 @@ pub(crate) const RULES: &[Rule] = &[
     rule!(
         "a client that wants no delegation gets none",
         "RFC 8881 18.16.3",
-        "opened five times with WANT_NO_DELEG, then WANT_CANCEL; NONE_EXT tells why, NONE is a note",
+        "opened five times with WANT_NO_DELEG, then WANT_CANCEL; NONE_EXT gives the reason, NONE \
+         is a note",
         not_wanted
     ),
     rule!(
@@ -39,27 +40,29 @@ pub(crate) const RULES: &[Rule] = &[
         undefined_want
     ),
     rule!(
-        "another client is told a delegate's size and change",
+        "other clients see a delegate's size and change attribute",
         "RFC 8881 10.4.3",
-        "CB_GETATTR is answered with another change attribute and 4321 bytes; recalled instead, or without write delegations, a note",
+        "CB_GETATTR is answered with another change attribute and 4321 bytes; recalled instead, \
+         or without write delegations, a note",
         told
     ),
     rule!(
-        "every look at a delegate's data has a higher change attribute",
+        "each GETATTR of data that a delegate has changed has a higher change attribute",
         "RFC 8881 10.4.3",
-        "the same, looked at twice",
+        "the same, GETATTR twice",
         higher
     ),
     rule!(
-        "a delegate that has changed nothing changes nothing for others",
+        "other clients see no change of a file that its delegate has not changed",
         "RFC 8881 10.4.3",
-        "CB_GETATTR is answered with the change attribute and size from before: so is GETATTR",
+        "CB_GETATTR is answered with the earlier change attribute and size: GETATTR returns them",
         unchanged
     ),
     rule!(
-        "a delegation alone comes without an open",
+        "a delegation can replace an open",
         "RFC 9754 4",
-        "WANT_OPEN_XOR_DELEGATION: either an open's stateid, or NO_OPEN_STATEID, zeros and a delegation; not offered, a note",
+        "WANT_OPEN_XOR_DELEGATION: either an open's stateid, or NO_OPEN_STATEID, zeros and a \
+         delegation; not offered, a note",
         alone
     ),
     rule!(
@@ -87,13 +90,13 @@ pub(crate) const RULES: &[Rule] = &[
         returned
     ),
     rule!(
-        "a delegate's times cannot be read",
+        "delegated times cannot be read",
         "RFC 9754 5",
         "GETATTR of time_deleg_modify: INVAL; without times, a note",
         not_read
     ),
     rule!(
-        "a delegate's times are taken from delegates alone",
+        "only a delegate can set delegated times",
         "RFC 9754 5",
         "SETATTR of time_deleg_modify without a stateid: BAD_STATEID; without times, a note",
         delegates_alone
@@ -101,23 +104,24 @@ pub(crate) const RULES: &[Rule] = &[
     rule!(
         "a delegate's later time is set, and one before the original is ignored",
         "RFC 9754 5",
-        "a file of 1000 s ago: time_deleg_modify of 2000 s ago, then of 500 s ago; without times, a note",
+        "a file of 1000 s ago: time_deleg_modify of 2000 s ago, then of 500 s ago; without \
+         times, a note",
         later
     ),
     rule!(
-        "a delegate's time in the future is the present, or delayed",
+        "a delegate's time in the future is clipped to the present, or delayed",
         "RFC 9754 5",
         "time_deleg_modify of an hour ahead: at most now, or DELAY; without times, a note",
         future
     ),
     rule!(
-        "a delegate's time of access leaves time_metadata as it is",
+        "a delegate's access time does not change time_metadata",
         "RFC 9754 5",
         "time_deleg_access of a second ago, alone; without times, a note",
         access_alone
     ),
     rule!(
-        "another client is told a delegate's times",
+        "other clients see a delegate's times",
         "RFC 9754 5",
         "CB_GETATTR asks for both, and GETATTR has the time of change; without times, a note",
         times_told

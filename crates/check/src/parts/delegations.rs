@@ -16,31 +16,27 @@ pub(crate) const RULES: &[Rule] = &[
     rule!(
         "a delegation that is not returned blocks no other client",
         "RFC 8881 10.4.5",
-        "recalled and not returned, its holder renewing its lease: another client may write within three leases; if the server delegates nothing, a note",
+        "recalled and not returned, its holder renewing its lease: another client may write \
+         within three leases; if the server delegates nothing, a note",
         granted_in_the_end
     ),
     rule!(
-        "SEQUENCE tells of a revoked delegation",
+        "SEQUENCE reports a revoked delegation",
         "RFC 8881 18.46.3",
         "RECALLABLE_STATE_REVOKED",
         told
     ),
     rule!(
-        "the stateid of a revoked delegation is refused as that",
+        "the stateid of a revoked delegation is refused as revoked",
         "RFC 8881 8.2.4",
         "READ: DELEG_REVOKED",
         stateid
     ),
-    rule!(
-        "TEST_STATEID tells of a revoked delegation",
-        "RFC 8881 18.48.3",
-        "DELEG_REVOKED",
-        tested
-    ),
+    rule!("TEST_STATEID reports a revoked delegation", "RFC 8881 18.48.3", "DELEG_REVOKED", tested),
     rule!(
         "FREE_STATEID ends a revoked delegation",
         "RFC 8881 18.38.3",
-        "then SEQUENCE tells of it no more, and READ under it has BAD_STATEID",
+        "then SEQUENCE no longer reports it, and READ under it fails with BAD_STATEID",
         freed
     ),
 ];

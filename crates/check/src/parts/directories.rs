@@ -4,31 +4,36 @@ use crate::examiner::Examiner;
 use crate::rule::{Rule, rule};
 use crate::verdict::{Result, Verdict};
 use std::collections::BTreeMap;
-use weir_vfs::{Caller, DirEntry, FileId, FileSystem};
+use weir_vfs::{Caller, DirEntry, FileId, FileSystem, ReaddirRequest};
 
 pub(crate) const RULES: &[Rule] = &[
-    rule!("an empty directory ends at once", "RFC 8881 18.23.3", "eof in the first reply", empty),
-    rule!("each name is told once", "RFC 8881 18.23.3", "150 names", once),
     rule!(
-        "each name is told once, in replies of any size",
+        "a listing of an empty directory ends in its first reply",
         "RFC 8881 18.23.3",
-        "by 1, 2, 7 and 50",
+        "eof",
+        empty
+    ),
+    rule!("READDIR returns each name once", "RFC 8881 18.23.3", "150 names", once),
+    rule!(
+        "READDIR returns each name once, in replies of any size",
+        "RFC 8881 18.23.3",
+        "1, 2, 7 and 50 names at a time",
         once_in_any_size
     ),
     rule!(
         "no entry has a cookie of 0 to 2",
         "RFC 8881 18.23.3",
-        "a note, as clients must not rely on it",
+        "otherwise a note: clients must not rely on it",
         cookies
     ),
     rule!(
-        "a listing goes on after any cookie",
+        "a listing continues after any cookie",
         "RFC 8881 18.23.3",
         "from every fifteenth entry on: the same rest",
         from_any_cookie
     ),
     rule!(
-        "names that stay are told once while others are removed",
+        "remaining names are returned once while others are removed",
         "RFC 8881 18.23.3",
         "a third of the names removed during a listing",
         while_others_go
@@ -86,13 +91,17 @@ async fn from_any_cookie(examiner: &mut Examiner) -> Result<Verdict> {
 /// Remove names that were already listed, and some that were not.
 async fn while_others_go(examiner: &mut Examiner) -> Result<Verdict> {
     let dir = examiner.many().await?;
-    let first = examiner.ours.readdir(&Caller::Own, dir, 0, 40, true).await?.entries;
+    let first = examiner
+        .ours
+        .readdir(&Caller::Own, ReaddirRequest { dir, cookie: 0, max_entries: 40, with_attr: true })
+        .await?
+        .entries;
     let last = first.last().map_or(0, |entry| entry.cookie);
     let gone = |index: usize| index.is_multiple_of(3);
     // This is the last rule of the part, so no other needs the directory.
     examiner.many = None;
     for index in (0..FILES).filter(|index| gone(*index)) {
-        examiner.ours.unlink(&Caller::Own, dir, &name(index)).await?;
+        examiner.ours.unlink(&Caller::Own, dir.entry(&name(index))).await?;
     }
     let mut told = first;
     told.extend(examiner.list(dir, last, 40).await?);
@@ -118,7 +127,13 @@ impl Examiner {
     async fn list(&self, dir: FileId, mut cookie: u64, count: usize) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         loop {
-            let page = self.ours.readdir(&Caller::Own, dir, cookie, count, true).await?;
+            let page = self
+                .ours
+                .readdir(
+                    &Caller::Own,
+                    ReaddirRequest { dir, cookie, max_entries: count, with_attr: true },
+                )
+                .await?;
             match page.entries.last() {
                 Some(last) => cookie = last.cookie,
                 None => return Ok(entries),

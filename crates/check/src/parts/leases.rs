@@ -34,7 +34,7 @@ pub(crate) const RULES: &[Rule] = &[
         stateid
     ),
     rule!(
-        "a lock that went to another client is not returned",
+        "a lock that another client has obtained is not given back",
         "RFC 8881 9.11",
         "the silent client requests it again, and reclaims after the grace period",
         given_back

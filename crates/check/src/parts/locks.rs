@@ -18,19 +18,19 @@ pub(crate) const RULES: &[Rule] = &[
         are_served
     ),
     rule!(
-        "a lock keeps others out of its bytes, and of no others",
+        "a lock excludes other clients from exactly its range",
         "RFC 8881 18.10.3",
         "another client's locks at both edges, inside, outside",
         excludes
     ),
     rule!(
-        "shared locks are shared, and keep writers out",
+        "shared locks exclude only exclusive locks",
         "RFC 8881 18.10.3",
         "another client may share the lock, and may not lock exclusively",
         shares
     ),
     rule!(
-        "a lock to the end reaches past the end of the file",
+        "a lock to the end extends past the end of the file",
         "RFC 8881 18.10.3",
         "length of all ones, partly unlocked, tested 1 TiB further on",
         to_the_end
@@ -42,19 +42,19 @@ pub(crate) const RULES: &[Rule] = &[
         is_told
     ),
     rule!(
-        "a lock is made shared, and exclusive again, in its place",
+        "a lock is downgraded and upgraded in place",
         "RFC 8881 9.3",
         "downgrade; upgrade while another client shares (refused); upgrade",
         changes
     ),
     rule!(
-        "an unlocked part of a lock is free, the rest stays locked",
+        "unlocking part of a lock keeps the rest locked",
         "RFC 8881 18.12.3",
         "LOCKU in the middle",
         splits
     ),
     rule!(
-        "two owners of one client keep each other out",
+        "locks of two owners of one client conflict",
         "RFC 8881 9.1.1",
         "two lock owners of one client",
         owners

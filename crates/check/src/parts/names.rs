@@ -18,7 +18,7 @@ pub(crate) const RULES: &[Rule] = &[
         no_filehandle
     ),
     rule!(
-        "PUTFH of a filehandle that the server never made is refused",
+        "PUTFH of an unknown filehandle is refused",
         "RFC 8881 18.19.3",
         "random bytes: BADHANDLE; STALE is a note",
         bad_handle
@@ -29,7 +29,7 @@ pub(crate) const RULES: &[Rule] = &[
         "without SAVEFH: NOFILEHANDLE",
         no_saved_filehandle
     ),
-    rule!("LOOKUP of a name that nothing has is refused", "RFC 8881 18.13.3", "NOENT", lookup_none),
+    rule!("LOOKUP of a missing name is refused", "RFC 8881 18.13.3", "NOENT", lookup_none),
     rule!("LOOKUP of an empty name is refused", "RFC 8881 18.13.3", "0 bytes: INVAL", lookup_empty),
     rule!(
         "LOOKUP of a name that is too long is refused",
@@ -38,13 +38,13 @@ pub(crate) const RULES: &[Rule] = &[
         lookup_long
     ),
     rule!(
-        "LOOKUP below what is no directory is refused",
+        "LOOKUP in a non-directory is refused",
         "RFC 8881 18.13.4",
         "a file: NOTDIR; a symbolic link: SYMLINK",
         lookup_below
     ),
     rule!(
-        "LOOKUPP of what is no directory is refused",
+        "LOOKUPP of a non-directory is refused",
         "RFC 8881 18.14.3",
         "a file: NOTDIR",
         lookupp_of_file
@@ -57,7 +57,7 @@ pub(crate) const RULES: &[Rule] = &[
         stops
     ),
     rule!(
-        "CREATE of a name that something has is refused",
+        "CREATE of an existing name is refused",
         "RFC 8881 18.4.3",
         "a directory over a file, a directory and a link: EXIST",
         create_exists
@@ -65,7 +65,7 @@ pub(crate) const RULES: &[Rule] = &[
     rule!("CREATE of an empty name is refused", "RFC 8881 18.4.3", "INVAL", create_empty),
     rule!("CREATE of a regular file is refused", "RFC 8881 18.4.3", "BADTYPE", create_regular),
     rule!(
-        "CREATE below what is no directory is refused",
+        "CREATE in a non-directory is refused",
         "RFC 8881 15.2",
         "a file: NOTDIR",
         create_below_file
@@ -76,9 +76,9 @@ pub(crate) const RULES: &[Rule] = &[
         "ISDIR; PERM is a note",
         link_of_dir
     ),
-    rule!("LINK to a name that something has is refused", "RFC 8881 18.9.3", "EXIST", link_exists),
+    rule!("LINK to an existing name is refused", "RFC 8881 18.9.3", "EXIST", link_exists),
     rule!("LINK to an empty name is refused", "RFC 8881 18.9.3", "INVAL", link_empty),
-    rule!("REMOVE of a name that nothing has is refused", "RFC 8881 18.25.3", "NOENT", remove_none),
+    rule!("REMOVE of a missing name is refused", "RFC 8881 18.25.3", "NOENT", remove_none),
     rule!("REMOVE of an empty name is refused", "RFC 8881 18.25.3", "INVAL", remove_empty),
     rule!(
         "REMOVE of a directory that is not empty is refused",
@@ -86,10 +86,10 @@ pub(crate) const RULES: &[Rule] = &[
         "NOTEMPTY",
         remove_full
     ),
-    rule!("RENAME of a name that nothing has is refused", "RFC 8881 18.26.3", "NOENT", rename_none),
+    rule!("RENAME of a missing name is refused", "RFC 8881 18.26.3", "NOENT", rename_none),
     rule!("RENAME of or to an empty name is refused", "RFC 8881 18.26.3", "INVAL", rename_empty),
     rule!(
-        "RENAME onto something of another kind is refused",
+        "RENAME onto an object of another kind is refused",
         "RFC 8881 18.26.3",
         "a file onto a directory, a directory onto a file: EXIST",
         rename_other_kind
@@ -107,19 +107,19 @@ pub(crate) const RULES: &[Rule] = &[
         rename_same_file
     ),
     rule!(
-        "READLINK of what is no symbolic link is refused",
+        "READLINK of anything but a symbolic link is refused",
         "RFC 8881 18.24.3",
         "a file and a directory: WRONG_TYPE",
         readlink_other
     ),
     rule!(
-        "READDIR of what is no directory is refused",
+        "READDIR of a non-directory is refused",
         "RFC 8881 18.23.3",
         "a file: NOTDIR",
         readdir_of_file
     ),
     rule!(
-        "READDIR with a cookie that is reserved is refused",
+        "READDIR with a reserved cookie is refused",
         "RFC 8881 18.23.3",
         "1 and 2: BAD_COOKIE",
         readdir_reserved
@@ -136,7 +136,7 @@ pub(crate) const RULES: &[Rule] = &[
         "GETFH after it: NOFILEHANDLE",
         secinfo_consumes
     ),
-    rule!("SECINFO of a name that nothing has is refused", "RFC 8881 15.2", "NOENT", secinfo_none),
+    rule!("SECINFO of a missing name is refused", "RFC 8881 15.2", "NOENT", secinfo_none),
 ];
 
 async fn no_filehandle(examiner: &mut Examiner) -> Result<Verdict> {

@@ -9,21 +9,21 @@ use weir_vfs::{Caller, FileSystem, SetAttr, SpecialFile};
 
 pub(crate) const RULES: &[Rule] = &[
     rule!(
-        "an open that denies access to others denies it to the client's other owners",
+        "an open's deny mode applies to other owners of the same client",
         "RFC 8881 9.7",
         "one owner denies writing; another opens to write: SHARE_DENIED; to read: granted",
         denied
     ),
     rule!(
-        "an open that would deny what another owner has open is refused",
+        "an open whose deny mode conflicts with another owner's access is refused",
         "RFC 8881 9.7",
         "one owner reads; another opens and denies reading: SHARE_DENIED",
         would_deny
     ),
     rule!(
-        "access that an open denied is granted after its CLOSE",
+        "access is granted again after the denying open's CLOSE",
         "RFC 8881 9.7",
-        "the open that was refused, again",
+        "the refused OPEN, repeated",
         free_after_close
     ),
     rule!("OPEN of a directory is refused", "RFC 8881 18.16.4", "ISDIR", directory),
@@ -90,7 +90,7 @@ async fn directory(examiner: &mut Examiner) -> Result<Verdict> {
 async fn symlink(examiner: &mut Examiner) -> Result<Verdict> {
     let name = examiner.new_name("link");
     let set = SetAttr::default();
-    examiner.ours.symlink(&Caller::Own, examiner.dir, &name, b"target", &set).await?;
+    examiner.ours.symlink(&Caller::Own, examiner.dir.entry(&name).with(&set), b"target").await?;
     open_refused(examiner, &name, &[Error::Symlink]).await
 }
 

@@ -12,25 +12,26 @@ use weir_vfs::{Caller, FileSystem, SetAttr, SpecialFile};
 
 pub(crate) const RULES: &[Rule] = &[
     rule!(
-        "in 4.0, an open that denies access to others denies it to the client's other owners",
+        "in 4.0, an open's deny mode applies to other owners of the same client",
         "RFC 7530 9.9",
-        "denied to read, write and both; opened to read, write and both: SHARE_DENIED where they meet",
+        "denied to read, write and both; opened to read, write and both: SHARE_DENIED where they \
+         overlap",
         denied
     ),
     rule!(
-        "in 4.0, an open that would deny what another owner has open is refused",
+        "in 4.0, an open whose deny mode conflicts with another owner's access is refused",
         "RFC 7530 9.9",
         "the same in the opposite order",
         would_deny
     ),
     rule!(
-        "in 4.0, an owner's own deny mode holds for its next OPEN",
+        "in 4.0, an owner's own deny mode applies to its next OPEN",
         "RFC 7530 16.16.5",
         "one owner reads and denies writing, then opens to write: SHARE_DENIED",
         own_deny
     ),
     rule!(
-        "in 4.0, OPEN with access or deny bits that do not exist is refused",
+        "in 4.0, OPEN with undefined access or deny bits is refused",
         "RFC 7530 16.16.5",
         "access 0 and 4, deny 4: INVAL or BADXDR",
         undefined_bits
@@ -63,7 +64,7 @@ pub(crate) const RULES: &[Rule] = &[
         old
     ),
     rule!(
-        "in 4.0, a stateid from the future is refused",
+        "in 4.0, a stateid with a future sequence number is refused",
         "RFC 7530 9.1.4.2",
         "READ with a sequence number 7 ahead: BAD_STATEID",
         ahead
@@ -186,7 +187,7 @@ async fn directory(examiner: &mut Examiner) -> Result<Verdict> {
 async fn link(examiner: &mut Examiner) -> Result<Vec<u8>> {
     let name = examiner.new_name("link");
     let set = SetAttr::default();
-    examiner.ours.symlink(&Caller::Own, examiner.dir, &name, b"target", &set).await?;
+    examiner.ours.symlink(&Caller::Own, examiner.dir.entry(&name).with(&set), b"target").await?;
     Ok(name)
 }
 

@@ -18,37 +18,37 @@ pub(crate) const RULES: &[Rule] = &[
         is_served
     ),
     rule!(
-        "data comes back, in any counts",
+        "data is returned correctly for any count",
         "RFC 7862 15.10.3",
         "1 MiB and 123 bytes of data in steps of 511 bytes to 4 MiB",
         data
     ),
     rule!(
-        "an empty file is at its end everywhere",
+        "every offset of an empty file is at the end",
         "RFC 7862 15.10.3",
         "offsets 0, 1 and 1 TiB of an empty file",
         empty
     ),
     rule!(
-        "a hole reads as zeros, in any counts",
+        "a hole reads as zeros for any count",
         "RFC 7862 15.10.3",
         "an 8 MiB hole in steps of 4 KiB, 64 KiB and 1 MiB",
         hole
     ),
     rule!(
-        "a hole comes as a hole",
+        "a hole is sent as a hole segment",
         "RFC 7862 15.10.3",
         "the first segment of a read within a hole; data is a note",
         hole_as_hole
     ),
     rule!(
-        "a hole comes whole, past the request",
+        "a hole segment extends past the request",
         "RFC 7862 15.10.3",
         "4 KiB requested in the middle of a hole; a hole that ends with the request is a note",
         whole_hole
     ),
     rule!(
-        "alternating segments are in order, contiguous, and right",
+        "alternating segments are in order, contiguous and correct",
         "RFC 7862 15.10.3",
         "64 blocks of 4 or 32 KiB, alternately data and hole, in steps of half a block, a block, a byte \
          more, and 1 MiB",
@@ -61,7 +61,7 @@ pub(crate) const RULES: &[Rule] = &[
          a hole may be longer",
         clipped
     ),
-    rule!("counts of a byte or two", "RFC 7862 15.10.3", "the same, 2 bytes each", small_counts),
+    rule!("very small counts work", "RFC 7862 15.10.3", "the same, 2 bytes each", small_counts),
     rule!(
         "a reply stays within the session's limit, for any count",
         "RFC 8881 2.10.6.4",
@@ -75,13 +75,13 @@ pub(crate) const RULES: &[Rule] = &[
         last_hole
     ),
     rule!(
-        "eof is true from the last byte on, and not before",
+        "eof is set exactly when a read reaches the last byte",
         "RFC 7862 15.10.3",
         "reads that end before, at and past the last byte",
         eof
     ),
     rule!(
-        "at or past the end: no segments, eof, no error",
+        "a read at or past the end has no segments, eof and no error",
         "RFC 8881 18.22.3",
         "reads at the end, a byte past it, at 1 TiB",
         past_the_end
@@ -93,7 +93,7 @@ pub(crate) const RULES: &[Rule] = &[
         no_bytes
     ),
     rule!(
-        "the largest offsets do no harm",
+        "the largest offsets are handled",
         "RFC 8881 18.22.3",
         "2^63 and 2^64, less 4096 and less 1: eof, INVAL or FBIG",
         largest_offsets
@@ -105,7 +105,7 @@ pub(crate) const RULES: &[Rule] = &[
         zeros
     ),
     rule!(
-        "data within a hole is data at once",
+        "data written into a hole is readable at once",
         "RFC 7862 15.10.3",
         "a hole filled block by block out of order while adjacent blocks are read: no hole after a \
          WRITE's reply",
@@ -118,7 +118,7 @@ pub(crate) const RULES: &[Rule] = &[
         punched_hole
     ),
     rule!(
-        "truncated data does not come back",
+        "truncated data does not reappear",
         "RFC 8881 18.30.3",
         "truncated, then extended: zeros",
         regrown

@@ -14,15 +14,15 @@ use weir_nfs::v4::{Attrs, Error, Op, OpRes};
 
 pub(crate) const RULES: &[Rule] = &[
     rule!(
-        "OPEN sent again has the first one's result",
+        "a retransmitted OPEN returns the first result",
         "RFC 7530 9.1.7",
         "the same owner and seqid: the same stateid; one CLOSE ends it",
         open_again
     ),
     rule!(
-        "OPEN that failed fails again in the same way",
+        "a retransmitted OPEN that failed fails in the same way",
         "RFC 7530 9.1.7",
-        "NOENT, then again though the file was made meanwhile; the next seqid opens it",
+        "NOENT, and again NOENT although the file exists by then; the next seqid opens it",
         failed_open_again
     ),
     rule!(
@@ -32,37 +32,37 @@ pub(crate) const RULES: &[Rule] = &[
         misordered
     ),
     rule!(
-        "another operation under the last seqid is no replay",
+        "a different operation with the last seqid is not a retransmission",
         "RFC 7530 9.1.7",
         "CLOSE with the OPEN's seqid: BAD_SEQID; the file stays open",
         only_resembles
     ),
     rule!(
-        "OPEN_CONFIRM sent again has the first one's result",
+        "a retransmitted OPEN_CONFIRM returns the first result",
         "RFC 7530 16.18.5",
         "where the server asks for it; where it does not, OPEN_CONFIRM is refused with BAD_STATEID",
         confirm_again
     ),
     rule!(
-        "OPEN_DOWNGRADE sent again has the first one's result",
+        "a retransmitted OPEN_DOWNGRADE returns the first result",
         "RFC 7530 9.1.7",
         "the same seqid: the same stateid",
         downgrade_again
     ),
     rule!(
-        "LOCK sent again has the first one's result",
+        "a retransmitted LOCK returns the first result",
         "RFC 7530 9.1.7",
         "of a new lock owner, with the same seqids: the same stateid",
         lock_again
     ),
     rule!(
-        "LOCKU sent again has the first one's result",
+        "a retransmitted LOCKU returns the first result",
         "RFC 7530 9.1.7",
         "the same seqid: the same stateid",
         unlock_again
     ),
     rule!(
-        "CLOSE sent again has the first one's result",
+        "a retransmitted CLOSE returns the first result",
         "RFC 7530 9.1.7",
         "the same seqid, the open being gone",
         close_again
@@ -74,45 +74,45 @@ pub(crate) const RULES: &[Rule] = &[
         closed_twice
     ),
     rule!(
-        "an error that uses up no seqid uses up none",
+        "an error that consumes no seqid leaves it unchanged",
         "RFC 7530 9.1.7",
         "CLOSE of an unknown stateid (BAD_STATEID), then CLOSE of the open with the same seqid",
         not_counted
     ),
     rule!(
-        "a directory is made once however often the request is sent",
+        "a retransmitted CREATE is executed once",
         "RFC 7530 3.1.1",
-        "CREATE again under the same RPC transaction: OK",
+        "CREATE again with the same xid: OK",
         mkdir_again
     ),
     rule!(
-        "a link is made once however often the request is sent",
+        "a retransmitted LINK is executed once",
         "RFC 7530 3.1.1",
-        "LINK again under the same RPC transaction: OK",
+        "LINK again with the same xid: OK",
         link_again
     ),
     rule!(
-        "a file is renamed once however often the request is sent",
+        "a retransmitted RENAME is executed once",
         "RFC 7530 3.1.1",
-        "RENAME again under the same RPC transaction: OK",
+        "RENAME again with the same xid: OK",
         rename_again
     ),
     rule!(
-        "a file is removed once however often the request is sent",
+        "a retransmitted REMOVE is executed once",
         "RFC 7530 3.1.1",
-        "REMOVE again under the same RPC transaction: OK",
+        "REMOVE again with the same xid: OK",
         remove_again
     ),
     rule!(
-        "the same request under another RPC transaction is executed",
+        "the same request with another xid is executed",
         "RFC 7530 3.1.1",
         "CREATE of the same directory again: EXIST",
         new_transaction
     ),
     rule!(
-        "another request under the same RPC transaction is executed",
+        "another request with the same xid is executed",
         "RFC 7530 3.1.1",
-        "CREATE of another directory: it is there",
+        "CREATE of another directory: it exists",
         other_arguments
     ),
 ];

@@ -29,13 +29,13 @@ pub(crate) const RULES: &[Rule] = &[
         confirmed_flag
     ),
     rule!(
-        "EXCHANGE_ID that updates a client that is not there is refused",
+        "EXCHANGE_ID that updates an unknown client is refused",
         "RFC 8881 18.35.4",
         "UPD_CONFIRMED_REC_A of an unknown client, and of one that is not confirmed: NOENT",
         update_unknown
     ),
     rule!(
-        "EXCHANGE_ID that updates another run of the client is refused",
+        "EXCHANGE_ID that updates another incarnation of the client is refused",
         "RFC 8881 18.35.4",
         "UPD_CONFIRMED_REC_A with another verifier: NOT_SAME; with the right one it succeeds",
         update_other_run
@@ -53,7 +53,7 @@ pub(crate) const RULES: &[Rule] = &[
         replaced_unconfirmed
     ),
     rule!(
-        "a client that restarted keeps its session until CREATE_SESSION",
+        "a restarted client keeps its session until CREATE_SESSION",
         "RFC 8881 18.35.4",
         "EXCHANGE_ID with another verifier: the session works; after CREATE_SESSION: BADSESSION",
         restarted
@@ -65,13 +65,13 @@ pub(crate) const RULES: &[Rule] = &[
         create_for_replaced
     ),
     rule!(
-        "CREATE_SESSION of a client ID that the server never issued is refused",
+        "CREATE_SESSION of an unknown client ID is refused",
         "RFC 8881 18.36.4",
         "STALE_CLIENTID",
         create_unknown
     ),
     rule!(
-        "CREATE_SESSION sent again has the first one's result",
+        "a retransmitted CREATE_SESSION returns the first result",
         "RFC 8881 18.36.4",
         "the same number: the same session",
         create_again
@@ -83,7 +83,7 @@ pub(crate) const RULES: &[Rule] = &[
         create_misordered
     ),
     rule!(
-        "a session that was destroyed is gone",
+        "a destroyed session is refused",
         "RFC 8881 18.37.3",
         "SEQUENCE and DESTROY_SESSION: BADSESSION",
         destroyed
@@ -95,21 +95,21 @@ pub(crate) const RULES: &[Rule] = &[
         client_busy
     ),
     rule!(
-        "DESTROY_CLIENTID of a client ID that the server never issued is refused",
+        "DESTROY_CLIENTID of an unknown client ID is refused",
         "RFC 8881 18.50.3",
         "STALE_CLIENTID",
         destroy_unknown
     ),
     rule!(
-        "BIND_CONN_TO_SESSION to a session that the server never made is refused",
+        "BIND_CONN_TO_SESSION to an unknown session is refused",
         "RFC 8881 18.34.3",
         "BADSESSION",
         bind_unknown
     ),
     rule!(
-        "RECLAIM_COMPLETE comes once",
+        "a second RECLAIM_COMPLETE is refused",
         "RFC 8881 18.51.3",
-        "a second time: COMPLETE_ALREADY",
+        "COMPLETE_ALREADY",
         complete_twice
     ),
 ];

@@ -17,14 +17,14 @@ pub(crate) const RULES: &[Rule] = &[
         anonymous
     ),
     rule!(
-        "a stateid that the server never issued is refused",
+        "an unknown stateid is refused",
         "RFC 8881 8.2.4",
         "random bytes: BAD_STATEID or STALE_STATEID",
         invented
     ),
     rule!("the stateid of another file is refused", "RFC 8881 8.2.4", "BAD_STATEID", of_another),
     rule!(
-        "a stateid from the future is refused",
+        "a stateid with a future sequence number is refused",
         "RFC 8881 8.2.4",
         "a sequence number 7 ahead: BAD_STATEID",
         ahead
@@ -36,7 +36,7 @@ pub(crate) const RULES: &[Rule] = &[
         bypass
     ),
     rule!(
-        "the current stateid is refused where there is none",
+        "the current stateid is refused if none is set",
         "RFC 8881 8.2.3",
         "a compound without OPEN: BAD_STATEID",
         current

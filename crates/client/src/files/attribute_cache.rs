@@ -25,12 +25,12 @@ pub(crate) struct AttributeCache {
 
 #[derive(Default)]
 struct State {
-    files: HashMap<FileId, Known>,
+    files: HashMap<FileId, CachedAttr>,
     /// Entries dropped so far.
     changes: u64,
 }
 
-struct Known {
+struct CachedAttr {
     attr: Attr,
     /// When the request was sent.
     at: Instant,
@@ -40,7 +40,7 @@ struct Known {
 
 /// When a GETATTR was sent.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct AttrRequest {
     at: Instant,
     changes: u64,
     grant: Option<u64>,
@@ -71,19 +71,19 @@ impl AttributeCache {
         if let Some(attr) = self.get(id, grant) {
             return Ok(attr);
         }
-        let asked = Asked { grant, ..self.asking() };
+        let asked = AttrRequest { grant, ..self.asking() };
         let attr = ask.await?;
         self.remember(asked, &attr);
         Ok(attr)
     }
 
     /// Call before a request whose reply goes to [`remember`](Self::remember).
-    pub(crate) fn asking(&self) -> Asked {
-        Asked { at: Instant::now(), changes: self.state.lock().changes, grant: None }
+    pub(crate) fn asking(&self) -> AttrRequest {
+        AttrRequest { at: Instant::now(), changes: self.state.lock().changes, grant: None }
     }
 
     /// Caches the attributes of a reply, unless an entry was dropped since the request was sent.
-    pub(crate) fn remember(&self, asked: Asked, attr: &Attr) {
+    pub(crate) fn remember(&self, asked: AttrRequest, attr: &Attr) {
         let mut state = self.state.lock();
         if state.changes != asked.changes {
             return;
@@ -100,7 +100,7 @@ impl AttributeCache {
                 state.files.clear();
             }
         }
-        state.files.insert(attr.id, Known { attr: attr.clone(), at: asked.at, grant });
+        state.files.insert(attr.id, CachedAttr { attr: attr.clone(), at: asked.at, grant });
     }
 
     /// Drops a file's entry: the file is being changed, was changed, or is opened.

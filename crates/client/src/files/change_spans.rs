@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn own_changes_are_told_from_those_of_others() {
+    fn own_changes_are_distinguished_from_those_of_others() {
         let changes = OwnChanges::default();
         assert_eq!(look(&changes, 10), 0, "the first look");
         assert_eq!(look(&changes, 11), 1, "nothing of ours");

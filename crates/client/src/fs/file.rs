@@ -34,6 +34,20 @@ impl NfsFile {
         F: FnOnce(Arc<Opened>) -> Fut + Send,
         Fut: Future<Output = crate::Result<ChangeSpan>> + Send + 'static,
     {
+        self.changing_to(|opened| {
+            let operation = operation(opened);
+            async move { operation.await.map(|span| ((), span)) }
+        })
+        .await
+    }
+
+    /// The same for an operation with a result.
+    async fn changing_to<T, F, Fut>(&self, operation: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<Opened>) -> Fut + Send,
+        Fut: Future<Output = crate::Result<(T, ChangeSpan)>> + Send + 'static,
+    {
         self.need(Access::WRITE)?;
         let opened = &self.opened;
         opened.attributes.forget(opened.id);
@@ -42,12 +56,23 @@ impl NfsFile {
             .mount
             .run(|_| async move {
                 let change = changed.changes.begin();
-                change.done(operation.await?);
-                Ok(())
+                let (result, span) = operation.await?;
+                change.done(span);
+                Ok(result)
             })
             .await;
         opened.attributes.forget(opened.id);
         outcome
+    }
+
+    /// The other end of a clone or copy to this file.
+    fn source(&self, from: &dyn OpenFile) -> Result<Arc<Opened>> {
+        let from = from.as_any().downcast_ref::<Self>().ok_or(Error::CrossDevice)?;
+        if !Arc::ptr_eq(&from.mount, &self.mount) {
+            return Err(Error::CrossDevice);
+        }
+        from.need(Access::READ)?;
+        Ok(Arc::clone(&from.opened))
     }
 
     fn need(&self, access: Access) -> Result<()> {
@@ -149,14 +174,23 @@ impl OpenFile for NfsFile {
         len: u64,
         to_offset: u64,
     ) -> Result<()> {
-        let from = from.as_any().downcast_ref::<Self>().ok_or(Error::CrossDevice)?;
-        if !Arc::ptr_eq(&from.mount, &self.mount) {
-            return Err(Error::CrossDevice);
-        }
-        from.need(Access::READ)?;
-        let from = Arc::clone(&from.opened);
+        let from = self.source(from)?;
         self.changing(|to| async move {
             to.protocol.clone_range(&from.open, &to.open, offset, len, to_offset).await
+        })
+        .await
+    }
+
+    async fn copy_range(
+        &self,
+        from: &dyn OpenFile,
+        offset: u64,
+        len: u64,
+        to_offset: u64,
+    ) -> Result<u64> {
+        let from = self.source(from)?;
+        self.changing_to(|to| async move {
+            to.protocol.copy_range(&from.open, &to.open, offset, len, to_offset).await
         })
         .await
     }

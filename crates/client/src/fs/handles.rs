@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_walk_comes_back_to_outlasts_any_number_of_files() {
+    fn directories_of_a_walk_outlast_any_number_of_files() {
         let handles = small();
         let lasting = [attr(2, FileKind::Directory, 2), attr(3, FileKind::Regular, 2)];
         handles.remember(&lasting[0], &handle(2));

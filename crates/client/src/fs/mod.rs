@@ -29,9 +29,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
-    Access, Attr, Caller, Capabilities, Created, Cred, DirEntry, DirPage, EntryName, Error, FileId,
-    FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr, SpecialFile, Unnamed,
-    WholeFile, WholeRead, XattrMode,
+    Access, Attr, Caller, Capabilities, CreateMode, Created, Cred, DirEntry, DirPage, EntryName,
+    Error, FileId, FileSystem, FsStat, NewFile, OpenFile, Permissions, ReaddirRequest, RenameFlags,
+    Result, SetAttr, SpecialFile, Unnamed, WholeFile, WholeRead, WholeRequest, XattrMode,
+    XattrName,
 };
 
 /// An NFS export, mounted.
@@ -203,7 +204,7 @@ impl NfsFs {
         if self.mount.state.open_files.is_empty() {
             return None;
         }
-        Some(self.lookup(&Caller::Own, entry.dir, entry.name).await.ok()?.id)
+        Some(self.lookup(&Caller::Own, entry).await.ok()?.id)
     }
 
     async fn names_left(&self, file: Option<FileId>) -> Result<Option<Unnamed>> {
@@ -218,11 +219,11 @@ impl NfsFs {
         state.handles.get(id).or_else(|error| state.open_files.handle(id).ok_or(error))
     }
 
-    /// The handle of the directory in which `name` will be changed.
-    fn place(&self, dir: FileId, name: &[u8]) -> Result<(Handle, Vec<u8>)> {
+    /// The handle of the directory in which a name will be changed, and the name.
+    fn place(&self, entry: EntryName<'_>) -> Result<(Handle, Vec<u8>)> {
         self.writable()?;
-        check_name(name)?;
-        Ok((self.handle(dir)?, name.to_vec()))
+        check_name(entry.name)?;
+        Ok((self.handle(entry.dir)?, entry.name.to_vec()))
     }
 
     fn writable(&self) -> Result<()> {
@@ -236,15 +237,9 @@ impl NfsFs {
         }
     }
 
-    async fn make(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        special: NewNode,
-    ) -> Result<Attr> {
-        let ((dir, name), cred, set) = (self.place(dir, name)?, self.cred(caller), set.clone());
+    async fn make(&self, caller: &Caller, new: NewFile<'_>, special: NewNode) -> Result<Attr> {
+        let ((dir, name), cred) = (self.place(new.at)?, self.cred(caller));
+        let set = new.set.clone();
         self.renaming(self.node(|state| async move {
             let entry = NewEntry { dir: &dir, name: &name, set: &set };
             let special = match &special {
@@ -323,9 +318,10 @@ impl FileSystem for NfsFs {
             .await
     }
 
-    async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
-        check_name(name)?;
-        let (dir, cred, name) = (self.handle(dir)?, self.cred(caller), name.to_vec());
+    async fn lookup(&self, caller: &Caller, entry: EntryName<'_>) -> Result<Attr> {
+        check_name(entry.name)?;
+        let (dir, cred) = (self.handle(entry.dir)?, self.cred(caller));
+        let name = entry.name.to_vec();
         self.node(|state| async move { state.protocol.lookup(&cred, &dir, &name).await }).await
     }
 
@@ -337,14 +333,8 @@ impl FileSystem for NfsFs {
         self.node(|state| async move { state.protocol.parent(&state.own, &dir).await }).await
     }
 
-    async fn readdir(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        cookie: u64,
-        max_entries: usize,
-        with_attr: bool,
-    ) -> Result<DirPage> {
+    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> Result<DirPage> {
+        let ReaddirRequest { dir, cookie, max_entries, with_attr } = request;
         let (dir, cred) = (self.handle(dir)?, self.cred(caller));
         let asked = self.mount.state.attributes.asking();
         let page = self
@@ -376,20 +366,14 @@ impl FileSystem for NfsFs {
         self.mount.run(|state| async move { state.protocol.readlink(&cred, &handle).await }).await
     }
 
-    async fn create(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        exclusive: bool,
-    ) -> Result<Created> {
-        let ((dir_handle, name), cred) = (self.place(dir, name)?, self.cred(caller));
+    async fn create(&self, caller: &Caller, new: NewFile<'_>, mode: CreateMode) -> Result<Created> {
+        let ((dir, name), cred) = (self.place(new.at)?, self.cred(caller));
+        let exclusive = mode == CreateMode::MustBeNew;
         for _ in 0..MAX_CREATES {
-            let (parent, set) = (dir_handle.clone(), set.clone());
-            let (new, cred) = (name.clone(), Arc::clone(&cred));
+            let (dir, name) = (dir.clone(), name.clone());
+            let (cred, set) = (Arc::clone(&cred), new.set.clone());
             let make = self.node(|state| async move {
-                let entry = NewEntry { dir: &parent, name: &new, set: &set };
+                let entry = NewEntry { dir: &dir, name: &name, set: &set };
                 state.protocol.create(&cred, entry, exclusive).await
             });
             match self.renaming(make).await {
@@ -397,7 +381,7 @@ impl FileSystem for NfsFs {
                 Err(Error::Exists) if !exclusive => {}
                 Err(error) => return Err(error),
             }
-            match self.lookup(caller, dir, &name).await {
+            match self.lookup(caller, new.at).await {
                 Ok(attr) => return Ok(Created { attr, created: false }),
                 // Removed in between: create it after all.
                 Err(Error::NotFound) => {}
@@ -412,49 +396,29 @@ impl FileSystem for NfsFs {
         Err(Error::Exists)
     }
 
-    async fn mkdir(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        self.make(caller, dir, name, set, NewNode::Directory).await
+    async fn mkdir(&self, caller: &Caller, new: NewFile<'_>) -> Result<Attr> {
+        self.make(caller, new, NewNode::Directory).await
     }
 
-    async fn symlink(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        target: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        self.make(caller, dir, name, set, NewNode::Symlink(target.to_vec())).await
+    async fn symlink(&self, caller: &Caller, new: NewFile<'_>, target: &[u8]) -> Result<Attr> {
+        self.make(caller, new, NewNode::Symlink(target.to_vec())).await
     }
 
-    async fn mknod(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        node: SpecialFile,
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        self.make(caller, dir, name, set, NewNode::Special(node)).await
+    async fn mknod(&self, caller: &Caller, new: NewFile<'_>, node: SpecialFile) -> Result<Attr> {
+        self.make(caller, new, NewNode::Special(node)).await
     }
 
-    async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr> {
+    async fn link(&self, caller: &Caller, id: FileId, entry: EntryName<'_>) -> Result<Attr> {
         let (handle, cred) = (self.handle(id)?, self.cred(caller));
-        let (dir, name) = self.place(dir, name)?;
+        let (dir, name) = self.place(entry)?;
         let link = self
             .mount
             .run(|state| async move { state.protocol.link(&cred, &handle, &dir, &name).await });
         self.renaming(link).await
     }
 
-    async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        let ((dir, name), cred) = (self.place(dir, name)?, self.cred(caller));
+    async fn unlink(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
+        let ((dir, name), cred) = (self.place(entry)?, self.cred(caller));
         let unlink = self.mount.run(|state| async move {
             state.open_files.unlink(&*state.protocol, cred, dir, &name).await
         });
@@ -464,11 +428,10 @@ impl FileSystem for NfsFs {
     async fn unlink_counted(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
+        entry: EntryName<'_>,
     ) -> Result<Option<Unnamed>> {
-        let victim = self.open_file(dir.entry(name)).await;
-        self.unlink(caller, dir, name).await?;
+        let victim = self.open_file(entry).await;
+        self.unlink(caller, entry).await?;
         self.names_left(victim).await
     }
 
@@ -493,8 +456,8 @@ impl FileSystem for NfsFs {
         false
     }
 
-    async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        let ((dir, name), cred) = (self.place(dir, name)?, self.cred(caller));
+    async fn rmdir(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
+        let ((dir, name), cred) = (self.place(entry)?, self.cred(caller));
         let remove = self
             .mount
             .run(|state| async move { state.protocol.remove(&cred, &dir, &name, true).await });
@@ -508,7 +471,7 @@ impl FileSystem for NfsFs {
         to: EntryName<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        let (from, to) = (self.place(from.dir, from.name)?, self.place(to.dir, to.name)?);
+        let (from, to) = (self.place(from)?, self.place(to)?);
         let cred = self.cred(caller);
         let rename = self.mount.run(|state| async move {
             state.protocol.rename(&cred, (&from.0, &from.1), (&to.0, &to.1), flags).await
@@ -538,7 +501,7 @@ impl FileSystem for NfsFs {
         file: &WholeFile,
     ) -> Result<Option<Attr>> {
         check_name(&file.temporary)?;
-        let (dir, cred) = (self.place(dir, &file.name)?.0, self.cred(caller));
+        let (dir, cred) = (self.place(dir.entry(&file.name))?.0, self.cred(caller));
         let file = file.clone();
         let put = self
             .mount
@@ -548,16 +511,11 @@ impl FileSystem for NfsFs {
         Ok(Some(node.attr))
     }
 
-    async fn get_whole(
-        &self,
-        caller: &Caller,
-        id: FileId,
-        most: usize,
-        with_xattrs: bool,
-    ) -> Result<Option<WholeRead>> {
+    async fn get_whole(&self, caller: &Caller, request: WholeRequest) -> Result<Option<WholeRead>> {
+        let WholeRequest { id, max_bytes, with_xattrs } = request;
         let (handle, cred) = (self.handle(id)?, self.cred(caller));
         let get = |state: Arc<MountState>| async move {
-            state.protocol.get_whole(&cred, &handle, most, with_xattrs).await
+            state.protocol.get_whole(&cred, &handle, max_bytes, with_xattrs).await
         };
         self.mount.run(get).await
     }
@@ -607,8 +565,9 @@ impl FileSystem for NfsFs {
         Ok(())
     }
 
-    async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
-        let (handle, cred, name) = (self.handle(id)?, self.cred(caller), name.to_vec());
+    async fn get_xattr(&self, caller: &Caller, xattr: XattrName<'_>) -> Result<Vec<u8>> {
+        let (handle, cred) = (self.handle(xattr.id)?, self.cred(caller));
+        let name = xattr.name.to_vec();
         self.mount
             .run(|state| async move { state.protocol.get_xattr(&cred, &handle, &name).await })
             .await
@@ -617,18 +576,17 @@ impl FileSystem for NfsFs {
     async fn set_xattr(
         &self,
         caller: &Caller,
-        id: FileId,
-        name: &[u8],
+        xattr: XattrName<'_>,
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
         self.writable()?;
-        let (handle, cred) = (self.handle(id)?, self.cred(caller));
-        let (name, value) = (name.to_vec(), value.to_vec());
+        let (handle, cred) = (self.handle(xattr.id)?, self.cred(caller));
+        let (name, value) = (xattr.name.to_vec(), value.to_vec());
         let set = self.mount.run(|state| async move {
             state.protocol.set_xattr(&cred, &handle, &name, &value, mode).await
         });
-        self.changing(id, set).await
+        self.changing(xattr.id, set).await
     }
 
     async fn list_xattrs(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
@@ -638,13 +596,14 @@ impl FileSystem for NfsFs {
             .await
     }
 
-    async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
+    async fn remove_xattr(&self, caller: &Caller, xattr: XattrName<'_>) -> Result<()> {
         self.writable()?;
-        let (handle, cred, name) = (self.handle(id)?, self.cred(caller), name.to_vec());
+        let (handle, cred) = (self.handle(xattr.id)?, self.cred(caller));
+        let name = xattr.name.to_vec();
         let remove = self
             .mount
             .run(|state| async move { state.protocol.remove_xattr(&cred, &handle, &name).await });
-        self.changing(id, remove).await
+        self.changing(xattr.id, remove).await
     }
 }
 

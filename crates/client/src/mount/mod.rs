@@ -1,7 +1,7 @@
 //! Mounting a URL: addresses, version negotiation, the path's root.
 
 use crate::error::{Error, Result};
-use crate::protocol::{Protocol, ProtocolConfig, Reach, Root};
+use crate::protocol::{Protocol, ProtocolConfig, Reach, Root, auth_sys};
 use crate::transport::{Counters, Patience, Peer};
 use crate::v3::V3;
 use crate::v4::client::V4;
@@ -47,6 +47,40 @@ pub(crate) async fn mount(
     }
     let asked = asked.iter().map(Version::to_string).collect::<Vec<_>>().join(", ");
     Err(Error::Version { server: config.peer.name, asked })
+}
+
+/// A directory that a server exports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exported {
+    /// Its path.
+    pub path: Vec<u8>,
+    /// The networks, hosts or groups that may mount it, as the server names them; none: all.
+    pub clients: Vec<Vec<u8>>,
+}
+
+/// Lists what a server exports, by its MOUNT service (RFC 1813 appendix I section 5.5).
+///
+/// # Errors
+/// The server cannot be reached, or has no such service: those of version 4 alone have none.
+pub async fn exports(url: &NfsUrl, options: &MountOptions) -> Result<Vec<Exported>> {
+    let options = MountOptions { nconnect: 1, ..url.options(options)? };
+    let (uid, gid, groups) = options.identity();
+    let own = auth_sys(uid, gid, &groups);
+    let config = protocol_config(url, options, own).await?;
+    let asked = config.peer.first(async {
+        match V3::begin(&config).await? {
+            Some(v3) => v3.exports(&config).await.map(Some),
+            None => Ok(None),
+        }
+    });
+    let Some(exported) = asked.await? else {
+        return Err(Error::Version { server: config.peer.name, asked: "3".into() });
+    };
+    let of = |export: weir_nfs::mount::Exported| Exported {
+        path: export.path.to_vec(),
+        clients: export.groups.0.iter().map(|name| name.to_vec()).collect(),
+    };
+    Ok(exported.into_iter().map(of).collect())
 }
 
 /// Looks up the server's addresses, and returns the configuration for talking to it.

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_meant_is_said() {
+    fn errors_in_urls_suggest_a_correction() {
         for (text, meant) in [
             ("nfs:/h/x y", "nfs://h/x%20y"),
             ("h:/srv", "nfs://h/srv"),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
+    fn invalid_urls_are_refused() {
         for bad in [
             "http://h/",
             "nfs:///x",

@@ -175,6 +175,17 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
         len: u64,
         to_offset: u64,
     ) -> Result<ChangeSpan>;
+    /// Copies at most `len` bytes within the server, and makes them durable. Returns how many.
+    async fn copy_range(
+        &self,
+        _from: &OpenContext,
+        _to: &OpenContext,
+        _offset: u64,
+        _len: u64,
+        _to_offset: u64,
+    ) -> Result<(u64, ChangeSpan)> {
+        Err(weir_vfs::Error::NotSupported.into())
+    }
     async fn get_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<Vec<u8>>;
     async fn set_xattr(
         &self,

@@ -299,7 +299,7 @@ fn a_soft_call_to_a_silent_server_fails_in_time() {
 
 /// Bytes arrive one by one, but the reply is never complete.
 #[test]
-fn a_soft_call_to_a_server_that_drips_fails_in_time() {
+fn a_soft_call_to_a_server_that_replies_byte_by_byte_fails_in_time() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
@@ -376,7 +376,7 @@ fn a_soft_call_to_a_server_that_takes_no_connection_fails_in_time() {
 }
 
 #[test]
-fn a_server_that_hangs_up_on_every_call_is_not_called_without_a_pause() {
+fn reconnections_to_a_server_that_hangs_up_are_paced() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connection = connect(&listener).await;
@@ -403,7 +403,7 @@ fn a_server_that_hangs_up_on_every_call_is_not_called_without_a_pause() {
 
 /// The reply caches of version 3 identify a resent call by its xid and source address.
 #[test]
-fn a_call_is_sent_again_from_the_same_port_and_its_reply_says_so() {
+fn a_retransmission_comes_from_the_same_port() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connection = connect(&listener).await;
@@ -462,7 +462,7 @@ fn write_of(len: usize) -> (Request, mpsc::Receiver<()>) {
 }
 
 #[test]
-fn the_payload_of_a_soft_call_goes_back_when_its_time_is_up() {
+fn the_payload_of_a_soft_call_is_returned_at_its_timeout() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer = peer_at("gone", listener.local_addr().unwrap());
@@ -483,7 +483,7 @@ fn the_payload_of_a_soft_call_goes_back_when_its_time_is_up() {
 }
 
 #[test]
-fn the_payload_of_a_soft_call_goes_back_from_a_connection_that_takes_no_more_bytes() {
+fn the_payload_of_a_soft_call_is_returned_from_a_blocked_connection() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer = peer_at("stuck", listener.local_addr().unwrap());
@@ -514,7 +514,7 @@ fn the_payload_of_a_soft_call_goes_back_from_a_connection_that_takes_no_more_byt
 }
 
 #[test]
-fn the_payload_of_a_call_goes_back_when_the_connection_is_ended() {
+fn the_payload_of_a_call_is_returned_when_the_connection_ends() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connection = connect(&listener).await;
@@ -528,7 +528,7 @@ fn the_payload_of_a_call_goes_back_when_the_connection_is_ended() {
 
 /// A call is late and expires at the same time.
 #[test]
-fn a_dead_connection_is_made_anew_without_retransmissions_too() {
+fn a_dead_connection_is_replaced_even_without_retransmissions() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer = peer_at("dead", listener.local_addr().unwrap());
@@ -604,7 +604,7 @@ fn a_record_without_an_xid_ends_the_connection() {
 
 /// Time in the queue is not the server's silence: a server that receives a lot slowly is alive.
 #[test]
-fn a_slow_way_with_much_to_send_is_not_given_up() {
+fn time_in_the_send_queue_does_not_count_towards_the_timeout() {
     run(async {
         let listener = tokio::net::TcpSocket::new_v4().unwrap();
         listener.set_recv_buffer_size(4096).unwrap();

@@ -57,10 +57,10 @@ pub(crate) struct V3 {
     own: OpaqueAuth,
     hard: bool,
     asked: Limits,
-    about: OnceLock<About>,
+    about: OnceLock<FsInfo>,
     verifiers: Verifiers,
     /// The MOUNT service and path used.
-    mounted: OnceLock<mount::Asked>,
+    mounted: OnceLock<mount::MountRequest>,
     peer: Peer,
     patience: Patience,
     /// Distinguishes this mount's lock owners from others of the machine.
@@ -70,7 +70,7 @@ pub(crate) struct V3 {
 }
 
 #[derive(Clone, Copy)]
-struct About {
+struct FsInfo {
     limits: Limits,
     max_file_size: u64,
     max_name: u32,
@@ -128,7 +128,7 @@ impl V3 {
             write: self.asked.write.min(info.write_max.max(512) as usize),
         };
         // Set once, at the mount.
-        let _ = self.about.set(About {
+        let _ = self.about.set(FsInfo {
             limits,
             max_file_size: info.max_file_size,
             max_name: conf.name_max,

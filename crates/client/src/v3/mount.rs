@@ -8,8 +8,13 @@ use std::sync::Arc;
 use weir_nfs::mount::{self, Call, Mnt, Umnt};
 use weir_vfs::FileKind;
 
+/// Room for results with one handle or none.
+const SMALL_BYTES: usize = 4096;
+/// Room for a list of exports.
+const EXPORTS_BYTES: usize = 1 << 20;
+
 /// The mounted path, and the connection to the MOUNT service if it is not the NFS server's.
-pub(super) struct Asked {
+pub(super) struct MountRequest {
     path: mount::DirPath,
     pub(super) service: Option<Connection>,
 }
@@ -61,23 +66,11 @@ impl V3 {
     async fn mnt(&self, config: &ProtocolConfig, path: &[Vec<u8>]) -> Result<Handle> {
         let text = [&b"/"[..], &path.join(&b'/')].concat();
         let args = Mnt { path: text.as_slice().into() };
-        let mut service = match config.options.mountport {
-            // Many servers have both programs on one port.
-            None => None,
-            Some(port) => Some(self.connect_at(port, &config.counters).await?),
-        };
-        let mut answer = self.ask(service.as_ref(), &args).await;
-        if service.is_none()
-            && let Err(Error::Refused { refusal: Refusal::ProgramUnavailable, .. }) = answer
-        {
-            let found = self.connect_to_program(mount::ID, "MNT", &config.counters);
-            service = Some(found.await?);
-            answer = self.ask(service.as_ref(), &args).await;
-        }
-        match answer? {
+        let (answer, service) = self.ask_mount(config, &args, SMALL_BYTES).await?;
+        match answer {
             Ok(mounted) => {
                 // Only the first root counts.
-                let _ = self.mounted.set(Asked { path: args.path, service });
+                let _ = self.mounted.set(MountRequest { path: args.path, service });
                 Ok(Handle(mounted.handle.0))
             }
             Err(error) => Err(Error::Status {
@@ -89,16 +82,53 @@ impl V3 {
         }
     }
 
-    /// Removes this mount from the server's list (RFC 1813 appendix I section 5.3).
-    pub(super) async fn umnt(&self) -> Result<()> {
-        let Some(Asked { path, service }) = self.mounted.get() else { return Ok(()) };
-        self.ask(service.as_ref(), &Umnt { path: path.clone() }).await.map(drop)
+    /// What the server exports (RFC 1813 appendix I section 5.5).
+    pub(crate) async fn exports(&self, config: &ProtocolConfig) -> Result<Vec<mount::Exported>> {
+        let asked = self.ask_mount(config, &mount::Export {}, EXPORTS_BYTES).await;
+        asked.map(|(exported, _)| exported.0)
     }
 
-    async fn ask<A: Call>(&self, service: Option<&Connection>, args: &A) -> Result<A::Res> {
+    /// Finds the MOUNT service, and asks it. Returns the connection to it as well, if it is not the NFS
+    /// server's.
+    async fn ask_mount<A: Call>(
+        &self,
+        config: &ProtocolConfig,
+        args: &A,
+        max_bytes: usize,
+    ) -> Result<(A::Res, Option<Connection>)> {
+        let mut service = match config.options.mountport {
+            // Many servers have both programs on one port.
+            None => None,
+            Some(port) => Some(self.connect_at(port, &config.counters).await?),
+        };
+        let mut answer = self.ask(service.as_ref(), args, max_bytes).await;
+        if service.is_none()
+            && let Err(Error::Refused { refusal: Refusal::ProgramUnavailable, .. }) = answer
+        {
+            let name = A::PROCEDURE.name();
+            service = Some(self.connect_to_program(mount::ID, name, &config.counters).await?);
+            answer = self.ask(service.as_ref(), args, max_bytes).await;
+        }
+        Ok((answer?, service))
+    }
+
+    /// Removes this mount from the server's list (RFC 1813 appendix I section 5.3).
+    pub(super) async fn umnt(&self) -> Result<()> {
+        let Some(MountRequest { path, service }) = self.mounted.get() else { return Ok(()) };
+        let args = Umnt { path: path.clone() };
+        self.ask(service.as_ref(), &args, SMALL_BYTES).await.map(drop)
+    }
+
+    async fn ask<A: Call>(
+        &self,
+        service: Option<&Connection>,
+        args: &A,
+        max_bytes: usize,
+    ) -> Result<A::Res> {
         let connection = service.unwrap_or(&self.connections[0]);
         let which = (mount::PROGRAM, mount::VERSION, A::PROCEDURE as u32);
-        program::call(connection, &self.own, which, A::PROCEDURE.name(), args).await
+        let expected = (A::PROCEDURE.name(), max_bytes);
+        program::call_for(connection, &self.own, which, expected, args).await
     }
 }
 

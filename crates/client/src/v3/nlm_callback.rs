@@ -138,7 +138,7 @@ impl Listening {
             if answers(local(other), Source::RESERVED, nlm::ID, LOCAL).await {
                 return Err(Unavailable::Taken(other));
             }
-            tracing::debug!("the lock manager at port {other} is gone");
+            tracing::debug!("the lock manager at port {other} does not answer: unregistering it");
             mapper.unset(nlm::ID).await?;
         }
         match mapper.set(nlm::ID, TCP, listener.local_addr()?.port()).await? {
@@ -217,11 +217,11 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_denied_and_what_is_not_known_refused() {
+    fn granted_without_a_waiter_is_denied_and_an_unknown_procedure_refused() {
         let lock = nlm::Lock {
             caller: Opaque::copy_from(b"server"),
             file: Opaque::copy_from(b"handle"),
-            owner: Opaque::copy_from(b"somebody else"),
+            owner: Opaque::copy_from(b"another owner"),
             process: 1,
             offset: 0,
             length: 0,

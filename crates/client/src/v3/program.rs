@@ -27,7 +27,18 @@ pub(super) async fn call<T: Decode>(
     name: &'static str,
     args: &impl Encode,
 ) -> Result<T> {
-    let expect = Expect::Results { max_bytes: MAX_BYTES };
+    call_for(connection, cred, which, (name, MAX_BYTES), args).await
+}
+
+/// Calls a procedure with results of at most so many bytes.
+pub(super) async fn call_for<T: Decode>(
+    connection: &Connection,
+    cred: &OpaqueAuth,
+    which: Which,
+    (name, max_bytes): (&'static str, usize),
+    args: &impl Encode,
+) -> Result<T> {
+    let expect = Expect::Results { max_bytes };
     let mut request = Request::new(which, cred, name, expect);
     request.encoder().put(args);
     let reply = connection.peer().first(connection.call(request)).await?;

@@ -152,8 +152,11 @@ pub(super) fn space(attrs: &Attrs) -> FsStat {
 }
 
 /// `fit` combines the server's `maxread` and `maxwrite` with this client's limits.
-pub(super) fn about(attrs: &Attrs, fit: impl Fn(Option<u64>, Option<u64>) -> Limits) -> About {
-    About {
+pub(super) fn about(
+    attrs: &Attrs,
+    fit: impl Fn(Option<u64>, Option<u64>) -> Limits,
+) -> ServerLimits {
+    ServerLimits {
         limits: fit(attrs.maxread, attrs.maxwrite),
         lease: Duration::from_secs(attrs.lease_time.unwrap_or(90).clamp(5, 3600).into()),
         xattrs: attrs.xattr_support.unwrap_or(false),
@@ -163,7 +166,7 @@ pub(super) fn about(attrs: &Attrs, fit: impl Fn(Option<u64>, Option<u64>) -> Lim
 
 /// What the server reports about itself and the exported file system.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct About {
+pub(super) struct ServerLimits {
     pub(super) limits: Limits,
     pub(super) lease: Duration,
     pub(super) xattrs: bool,
@@ -231,7 +234,10 @@ pub(crate) fn neutral(error: Nfs4Error) -> Error {
         Nfs4Error::NotEmpty => Error::NotEmpty,
         Nfs4Error::DQuot => Error::Quota,
         Nfs4Error::Stale | Nfs4Error::BadHandle | Nfs4Error::FhExpired => Error::Stale,
-        Nfs4Error::NotSupp | Nfs4Error::OpIllegal | Nfs4Error::AttrNotSupp => Error::NotSupported,
+        Nfs4Error::NotSupp
+        | Nfs4Error::OpIllegal
+        | Nfs4Error::AttrNotSupp
+        | Nfs4Error::OffloadNoReqs => Error::NotSupported,
         Nfs4Error::Symlink => Error::Loop,
         Nfs4Error::FileOpen | Nfs4Error::ShareDenied | Nfs4Error::Locked => Error::Busy,
         Nfs4Error::OpenMode => Error::BadFile,

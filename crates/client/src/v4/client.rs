@@ -5,7 +5,7 @@ use crate::protocol::Limits;
 use crate::protocol::ProtocolConfig;
 use crate::protocol::cookie_verifiers::Verifiers;
 use crate::transport::{CallbackService, Connection, Counters};
-use crate::v4::attr::{About, Owners};
+use crate::v4::attr::{Owners, ServerLimits};
 use crate::v4::open_names::Names;
 use crate::v4::session::state::{Client, Session};
 use crate::v4::state::delegation::table::Delegations;
@@ -48,7 +48,7 @@ pub(crate) struct V4 {
     pub(in crate::v4) noreuse: AtomicBool,
     /// Largest transfers by the mount's options.
     pub(in crate::v4) asked: Limits,
-    pub(in crate::v4) about: OnceLock<About>,
+    pub(in crate::v4) about: OnceLock<ServerLimits>,
     pub(in crate::v4) owners: Owners,
     pub(in crate::v4) verifiers: Verifiers,
     /// Lease renewal is suspended (see [`fall_silent`](Self::fall_silent)).

@@ -2,7 +2,8 @@
 //!
 //! - [`client`]: state shared by the requests of a mount;
 //! - [`ops`]: the operations of a file system, each as a compound; [`namespace`]: those that change
-//!   names; [`io`]: those on open files; [`requests`]: parts of their compounds;
+//!   names; [`io`]: those on open files; [`copy`]: copies within the server; [`requests`]: parts of
+//!   their compounds;
 //! - [`state`]: opens, locks and delegations, and their reclaim after a server restart;
 //! - [`session`]: client id, session and slots; `session::compound` sends a compound until it is
 //!   answered, `session::resume` the rest of one that the server delayed (DELAY) half-way;
@@ -13,6 +14,7 @@
 
 pub(crate) mod attr;
 pub(crate) mod client;
+mod copy;
 mod io;
 mod namespace;
 mod open_names;

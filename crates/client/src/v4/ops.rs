@@ -1,6 +1,6 @@
 //! The operations of a file system, each as one compound.
 
-use super::attr::{About, attr_of, set_attrs};
+use super::attr::{ServerLimits, attr_of, set_attrs};
 use super::client::V4;
 use super::requests::{getattr, lookup, node_ops, putfh, take};
 use crate::error::{Result, Violation};
@@ -27,7 +27,7 @@ use weir_vfs::{
 };
 
 impl V4 {
-    fn about(&self) -> Option<&About> {
+    fn about(&self) -> Option<&ServerLimits> {
         self.about.get()
     }
 
@@ -72,7 +72,7 @@ fn around(handle: &Handle, change: Op) -> [Op; 4] {
     [putfh(handle), look(), change, look()]
 }
 
-fn span_of(results: &[OpRes]) -> ChangeSpan {
+pub(super) fn span_of(results: &[OpRes]) -> ChangeSpan {
     let mut found = results.iter().filter_map(|result| match result {
         OpRes::Getattr(Ok(attrs)) => Some(attrs.change),
         _ => None,
@@ -94,7 +94,7 @@ impl Protocol for V4 {
             | Capabilities::WRITE_TIMES
             | Capabilities::WHOLE_FILES;
         if self.minor >= 2 {
-            capabilities |= Capabilities::HOLES | Capabilities::ALLOCATE;
+            capabilities |= Capabilities::HOLES | Capabilities::ALLOCATE | Capabilities::COPY;
             let about = self.about();
             capabilities.set(Capabilities::CLONE, about.is_some_and(|a| a.clones));
             capabilities.set(Capabilities::XATTR, about.is_some_and(|a| a.xattrs));
@@ -495,6 +495,17 @@ impl Protocol for V4 {
         let answer = self.exchange_opens([from, to], "CLONE", ops, None).await?;
         self.checked("CLONE", answer.status)?;
         Ok(span_of(&answer.results))
+    }
+
+    async fn copy_range(
+        &self,
+        from: &OpenContext,
+        to: &OpenContext,
+        offset: u64,
+        len: u64,
+        to_offset: u64,
+    ) -> Result<(u64, ChangeSpan)> {
+        self.copy(from, to, (offset, len, to_offset)).await
     }
 
     async fn get_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<Vec<u8>> {

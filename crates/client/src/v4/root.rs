@@ -27,7 +27,7 @@ const MOST_AT_FIRST: usize = 3;
 const WITHOUT_SESSION: usize = 16;
 
 /// What is known of a file system, by GETATTR.
-struct Known {
+struct FsAttrs {
     attrs: Attrs,
     /// The file that was asked.
     of: Node,
@@ -54,7 +54,7 @@ impl V4 {
 
     /// The server's root and what each component is, to the end or to what is no directory; and what
     /// the last of them tells of its file system.
-    async fn follow(&self, path: &[Vec<u8>], reach: Reach) -> Result<(Vec<Node>, Option<Known>)> {
+    async fn follow(&self, path: &[Vec<u8>], reach: Reach) -> Result<(Vec<Node>, Option<FsAttrs>)> {
         let mut found: Vec<Node> = Vec::new();
         let mut asked = path;
         loop {
@@ -84,7 +84,7 @@ impl V4 {
             let all = found.len() - before == now.len() + usize::from(before == 0);
             if all && later.is_empty() {
                 let of = found.last().cloned();
-                return Ok((found, attrs.zip(of).map(|(attrs, of)| Known { attrs, of })));
+                return Ok((found, attrs.zip(of).map(|(attrs, of)| FsAttrs { attrs, of })));
             }
             let error = match answer.status {
                 Ok(()) if all => {

@@ -113,6 +113,6 @@ impl Drop for Served {
 
 /// A file of the mount's root, opened to read and write.
 pub(crate) async fn opened(nfs: &Arc<NfsFs>, name: &[u8]) -> Arc<dyn OpenFile> {
-    let id = nfs.lookup(&Caller::Own, nfs.root(), name).await.unwrap().id;
+    let id = nfs.lookup(&Caller::Own, nfs.root().entry(name)).await.unwrap().id;
     nfs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap()
 }

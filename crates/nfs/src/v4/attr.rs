@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_passed_over_as_a_whole() {
+    fn unusable_attributes_are_skipped_whole() {
         // 56 has no row.
         let unknown = decode("00000002 00000000 01000000 00000004 00000001");
         assert_eq!(unknown.attrs(), Err(Error::AttrNotSupp));

@@ -444,7 +444,7 @@ macro_rules! declare {
             }
 
             #[test]
-            fn unreadable_operations_are_told_apart() {
+            fn unreadable_operations_are_distinguished() {
                 let next = |words| Op::decode_next(&mut Decoder::new(weir_xdr::sample::hex(words)));
                 assert_eq!(next(""), Err(OpError::Truncated));
                 assert_eq!(next("00000002"), Err(OpError::Illegal(2)));

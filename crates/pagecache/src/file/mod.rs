@@ -17,6 +17,7 @@ use crate::file::pruner::NO_PAGE;
 use crate::file::readahead::Readahead;
 use crate::mapping::Mapping;
 use crate::mapping::fill::Purpose;
+use crate::mapping::truncate::Transfer;
 use crate::stats::Stats;
 use std::ops::Range;
 use std::sync::Arc;
@@ -100,6 +101,11 @@ impl File {
     /// Size in bytes.
     pub fn size(&self) -> u64 {
         self.open.mapping.size()
+    }
+
+    /// What the store supports.
+    pub fn capabilities(&self) -> Capabilities {
+        self.open.mapping.store.capabilities()
     }
 
     /// The access that it is open for.
@@ -237,8 +243,8 @@ impl File {
     /// Shares `len` bytes (0: to the end) at `offset` of `from` with this file at `to_offset`.
     ///
     /// # Errors
-    /// [`Error::CrossDevice`] between stores; [`Error::Invalid`] past the end of `from`; those of
-    /// [`truncate_async`](Self::truncate_async).
+    /// [`Error::CrossDevice`] between stores that do not share; [`Error::Invalid`] past the end of
+    /// `from`; those of [`truncate_async`](Self::truncate_async).
     pub async fn clone_range_async(
         &self,
         from: &File,
@@ -246,18 +252,34 @@ impl File {
         len: u64,
         to_offset: u64,
     ) -> Result<()> {
+        self.transfer(from, Transfer::Clone, (offset, len, to_offset)).await.map(drop)
+    }
+
+    /// Has the store copy at most `len` bytes at `offset` of `from` to this file at `to_offset`, and
+    /// make them durable. Returns how many: the store may copy fewer at a time.
+    ///
+    /// # Errors
+    /// Those of [`clone_range_async`](Self::clone_range_async); the range's content is undefined
+    /// then.
+    pub async fn copy_range_async(
+        &self,
+        from: &File,
+        offset: u64,
+        len: u64,
+        to_offset: u64,
+    ) -> Result<u64> {
+        self.transfer(from, Transfer::Copy, (offset, len, to_offset)).await
+    }
+
+    async fn transfer(&self, from: &File, how: Transfer, range: (u64, u64, u64)) -> Result<u64> {
         self.for_writing()?;
-        if !Arc::ptr_eq(&self.open.mapping.dirty.store, &from.open.mapping.dirty.store) {
-            return Err(Error::CrossDevice);
-        }
-        let cloned =
-            self.open.mapping.clone_range(&from.open.mapping, offset, len, to_offset).await;
-        if cloned.is_err() {
-            // The error may be that of writeback before the clone, which is reported only once.
+        let done = self.open.mapping.transfer(&from.open.mapping, how, range).await;
+        if done.is_err() {
+            // The error may be that of writeback before it, which is reported only once.
             self.open.unseen_error()?;
             from.open.unseen_error()?;
         }
-        cloned
+        done
     }
 
     fn for_writing(&self) -> Result<()> {
@@ -330,7 +352,7 @@ impl File {
         let mapping = &self.open.mapping;
         let mut state = mapping.state.lock();
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        mapping.edit(&mut state).visit(&mut |page, _| {
+        mapping.edit(&mut state).visit(0..u64::MAX, &mut |page, _| {
             let start = page * PAGE_SIZE as u64;
             let end = start + PAGE_SIZE as u64;
             match ranges.last_mut() {

@@ -157,7 +157,7 @@ mod tests {
     use weir_vfs::{Caller, IoFlags};
 
     #[test]
-    fn tasks_of_a_store_that_hangs_do_not_pile_up() {
+    fn tasks_of_a_hanging_store_do_not_pile_up() {
         let rig = Rig::new();
         rig.always(Call::Write, What::Hold);
         let closed = rig.create("f");

@@ -7,7 +7,9 @@
 
 use super::{Entry, FsShared};
 use crate::fs::deferred_close::Idle;
+use crate::mapping::sync::sync_node;
 use crate::memory::metadata::Shrinkable;
+use crate::writeback::node_syncs::SyncBy;
 use std::sync::Arc;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::{FileId, Result, Unnamed};
@@ -23,7 +25,8 @@ impl Shrinkable for FsShared {
         table.leave_idle(id);
         let busy = table.mappings.get(&id).is_some_and(|e| {
             let state = e.mapping.state.lock();
-            !state.is_clean() || state.invalidating
+            // The error of a sync that runs is to be kept.
+            !state.is_clean() || state.invalidating || state.syncs.is_running()
         });
         if busy {
             table.enter_idle(
@@ -65,11 +68,24 @@ impl Shrinkable for FsShared {
 }
 
 impl FsShared {
-    /// Has the store sync a directory, or a file that has no mapping.
-    pub(super) async fn sync_gone(self: Arc<Self>, id: FileId) -> Result<()> {
+    /// Has the store sync what it has of a directory or file.
+    ///
+    /// # Errors
+    /// Those of the store. A file's mapping keeps them for its open files.
+    pub(super) async fn sync_stored(self: Arc<Self>, id: FileId) -> Result<()> {
         // Before the sync: the file may be opened, written to and closed during it.
         let kept = self.table.lock().unsynced.forget(id);
-        let synced = self.store.sync_node(id).await;
+        let sync = async {
+            let synced = sync_node(&*self.store, id).await;
+            // Before another sync begins.
+            if let Err(error) = synced
+                && let Some(mapping) = self.live(id)
+            {
+                mapping.note_error(&mut mapping.state.lock(), error);
+            }
+            synced
+        };
+        let synced = self.dirty.node_syncs.run(id, SyncBy::Id, sync).await;
         if kept && synced.is_err() {
             self.table.lock().unsynced.put_back(id);
         }

@@ -29,8 +29,9 @@ use std::time::Instant;
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicU64, Ordering};
 use weir_vfs::{
-    Access, Acl, AclKind, Attr, Caller, Created, DirPage, EntryName, Error, FileId, FileKind,
-    FileSystem, FsStat, Permissions, RenameFlags, Result, SetAttr, SpecialFile, XattrMode,
+    Access, Acl, AclName, Attr, Caller, CreateMode, Created, DirPage, EntryName, Error, FileId,
+    FileKind, FileSystem, FsStat, NewFile, Permissions, ReaddirRequest, RenameFlags, Result,
+    SetAttr, SpecialFile, XattrMode, XattrName,
 };
 
 /// Most files of a store that stay open after their last close.
@@ -236,8 +237,8 @@ impl CachedFs {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
-        Ok(self.shared.overlaid(self.store().lookup(caller, dir, name).await?))
+    pub async fn lookup(&self, caller: &Caller, entry: EntryName<'_>) -> Result<Attr> {
+        Ok(self.shared.overlaid(self.store().lookup(caller, entry).await?))
     }
 
     /// The directory that holds directory `dir`; the root's is the root.
@@ -248,20 +249,12 @@ impl CachedFs {
         self.store().parent(dir).await
     }
 
-    /// Reads names after `cookie` (0: from the front), at most `max_entries`, with attributes if
-    /// `with_attr`.
+    /// Reads entries of a directory.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn readdir(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        cookie: u64,
-        max_entries: usize,
-        with_attr: bool,
-    ) -> Result<DirPage> {
-        let mut page = self.store().readdir(caller, dir, cookie, max_entries, with_attr).await?;
+    pub async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> Result<DirPage> {
+        let mut page = self.store().readdir(caller, request).await?;
         for entry in &mut page.entries {
             entry.attr = entry.attr.take().map(|attr| self.shared.overlaid(attr));
         }
@@ -276,20 +269,17 @@ impl CachedFs {
         self.store().readlink(caller, id).await
     }
 
-    /// Creates a regular file, or finds it unless `exclusive`; `set` applies to a new file only.
+    /// Creates a regular file, or finds it; `new.set` applies to a new file only.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn create(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        exclusive: bool,
+        new: NewFile<'_>,
+        mode: CreateMode,
     ) -> Result<Created> {
-        let Created { attr, created } =
-            self.store().create(caller, dir, name, set, exclusive).await?;
+        let Created { attr, created } = self.store().create(caller, new, mode).await?;
         Ok(Created { attr: self.shared.overlaid(attr), created })
     }
 
@@ -301,14 +291,11 @@ impl CachedFs {
     pub async fn create_open(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        exclusive: bool,
+        new: NewFile<'_>,
+        mode: CreateMode,
         access: Access,
     ) -> Result<(Created, Option<File>)> {
-        let (Created { attr, created }, made) =
-            self.store().create_open(caller, dir, name, set, exclusive).await?;
+        let (Created { attr, created }, made) = self.store().create_open(caller, new, mode).await?;
         let created = Created { attr: self.shared.overlaid(attr), created };
         let Some(made) = made else { return Ok((created, None)) };
         let fs = &self.shared;
@@ -330,29 +317,16 @@ impl CachedFs {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn mkdir(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        self.store().mkdir(caller, dir, name, set).await
+    pub async fn mkdir(&self, caller: &Caller, new: NewFile<'_>) -> Result<Attr> {
+        self.store().mkdir(caller, new).await
     }
 
     /// Creates a symbolic link.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn symlink(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        target: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        self.store().symlink(caller, dir, name, target, set).await
+    pub async fn symlink(&self, caller: &Caller, new: NewFile<'_>, target: &[u8]) -> Result<Attr> {
+        self.store().symlink(caller, new, target).await
     }
 
     /// Creates a device, pipe or socket.
@@ -362,34 +336,26 @@ impl CachedFs {
     pub async fn mknod(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
+        new: NewFile<'_>,
         node: SpecialFile,
-        set: &SetAttr,
     ) -> Result<Attr> {
-        self.store().mknod(caller, dir, name, node, set).await
+        self.store().mknod(caller, new, node).await
     }
 
     /// Adds a name for a file.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn link(
-        &self,
-        caller: &Caller,
-        id: FileId,
-        dir: FileId,
-        name: &[u8],
-    ) -> Result<Attr> {
-        Ok(self.shared.overlaid(self.store().link(caller, id, dir, name).await?))
+    pub async fn link(&self, caller: &Caller, id: FileId, entry: EntryName<'_>) -> Result<Attr> {
+        Ok(self.shared.overlaid(self.store().link(caller, id, entry).await?))
     }
 
     /// Removes a name of anything but a directory; open files stay usable.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        let unnamed = self.store().unlink_counted(caller, dir, name).await?;
+    pub async fn unlink(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
+        let unnamed = self.store().unlink_counted(caller, entry).await?;
         self.shared.lost_name(unnamed);
         Ok(())
     }
@@ -398,8 +364,8 @@ impl CachedFs {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        self.store().rmdir(caller, dir, name).await
+    pub async fn rmdir(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
+        self.store().rmdir(caller, entry).await
     }
 
     /// Renames an entry.
@@ -418,7 +384,8 @@ impl CachedFs {
         Ok(())
     }
 
-    /// Makes all changes of directory or file `id` durable, including a file's dirty data.
+    /// Makes all changes of directory or file `id` durable, including a file's dirty data. A file
+    /// that is gone has nothing to be made durable.
     ///
     /// # Errors Those of the store, and of writeback. Open files still get the errors of lost data
     /// and of a failed sync that this call returned.
@@ -429,18 +396,27 @@ impl CachedFs {
             mapping.settle().await;
             return mapping.make_durable(since, false).await;
         }
-        let sync = self.shared.clone().sync_gone(id);
+        self.sync_stored(id).await
+    }
+
+    /// Makes what the store has of directory or file `id` durable: changes of names and attributes,
+    /// and data that was written back. Dirty data stays dirty.
+    ///
+    /// # Errors Those of the store, or of another sync of the file that failed while this call
+    /// waited. Open files still get them.
+    pub async fn sync_stored(&self, id: FileId) -> Result<()> {
+        let sync = self.shared.clone().sync_stored(id);
         // Runs to its end even if the caller goes away: the file is either synced or noted as
         // unsynced.
         crate::tasks::finish(&self.shared.dirty.lane.tasks, sync).await
     }
 
-    /// Reads an extended attribute, by its full name (`user.x`).
+    /// Reads an extended attribute.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
-        self.store().get_xattr(caller, id, name).await
+    pub async fn get_xattr(&self, caller: &Caller, xattr: XattrName<'_>) -> Result<Vec<u8>> {
+        self.store().get_xattr(caller, xattr).await
     }
 
     /// Sets an extended attribute.
@@ -450,15 +426,14 @@ impl CachedFs {
     pub async fn set_xattr(
         &self,
         caller: &Caller,
-        id: FileId,
-        name: &[u8],
+        xattr: XattrName<'_>,
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        let (store, caller) = (self.store().clone(), caller.clone());
-        let (name, value) = (name.to_vec(), value.to_vec());
+        let (store, caller, id) = (self.store().clone(), caller.clone(), xattr.id);
+        let (name, value) = (xattr.name.to_vec(), value.to_vec());
         let mark = marks_uncached(&name).then(|| value == weir_vfs::UNCACHED_MARK);
-        let set = async move { store.set_xattr(&caller, id, &name, &value, mode).await };
+        let set = async move { store.set_xattr(&caller, id.xattr(&name), &value, mode).await };
         self.change_attributes(id, set).await?;
         self.mark_uncached(id, mark).await;
         Ok(())
@@ -476,10 +451,11 @@ impl CachedFs {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
-        let (store, caller, name) = (self.store().clone(), caller.clone(), name.to_vec());
+    pub async fn remove_xattr(&self, caller: &Caller, xattr: XattrName<'_>) -> Result<()> {
+        let (store, caller) = (self.store().clone(), caller.clone());
+        let (id, name) = (xattr.id, xattr.name.to_vec());
         let mark = marks_uncached(&name).then_some(false);
-        let remove = async move { store.remove_xattr(&caller, id, &name).await };
+        let remove = async move { store.remove_xattr(&caller, id.xattr(&name)).await };
         self.change_attributes(id, remove).await?;
         self.mark_uncached(id, mark).await;
         Ok(())
@@ -502,24 +478,18 @@ impl CachedFs {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn get_acl(&self, id: FileId, kind: AclKind) -> Result<Option<Acl>> {
-        self.store().get_acl(id, kind).await
+    pub async fn get_acl(&self, acl: AclName) -> Result<Option<Acl>> {
+        self.store().get_acl(acl).await
     }
 
     /// Sets or removes an access control list.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn set_acl(
-        &self,
-        caller: &Caller,
-        id: FileId,
-        kind: AclKind,
-        acl: Option<&Acl>,
-    ) -> Result<()> {
-        let (store, caller, acl) = (self.store().clone(), caller.clone(), acl.cloned());
-        let set = async move { store.set_acl(&caller, id, kind, acl.as_ref()).await };
-        self.change_attributes(id, set).await
+    pub async fn set_acl(&self, caller: &Caller, acl: AclName, to: Option<&Acl>) -> Result<()> {
+        let (store, caller, to) = (self.store().clone(), caller.clone(), to.cloned());
+        let set = async move { store.set_acl(&caller, acl, to.as_ref()).await };
+        self.change_attributes(acl.id, set).await
     }
 
     /// Changes a file's attributes on behalf of a caller: this advances the change attribute, and

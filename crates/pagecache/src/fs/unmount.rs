@@ -7,7 +7,7 @@
 //!    [`Unsynced`](crate::writeback::durability::Unsynced) keeps).
 
 use crate::fs::CachedFs;
-use weir_vfs::{Error, FileId, Result};
+use weir_vfs::Result;
 
 impl CachedFs {
     /// Writes back all dirty data of the store's files, and ends the use of the store
@@ -42,21 +42,11 @@ impl CachedFs {
             (table.unsynced.take(), table.untold.take())
         };
         for id in unsynced {
-            result = result.and(self.sync_closed(id).await);
+            result = result.and(self.shared.clone().sync_stored(id).await);
         }
         result = result.and(untold.map_or(Ok(()), Err));
         let unmounted = self.store().unmount().await;
         result.and(unmounted)
-    }
-
-    /// Has the store sync a file that is not open.
-    async fn sync_closed(&self, id: FileId) -> Result<()> {
-        match self.store().sync_node(id).await {
-            // Another program has removed it since the close. A file that was moved and is still
-            // being searched for (WouldBlock) is not synced, and the caller has to know.
-            Err(Error::NotFound | Error::Stale) => Ok(()),
-            synced => synced,
-        }
     }
 }
 
@@ -88,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn unmount_tells_of_a_write_that_fails_meanwhile() {
+    fn unmount_reports_a_write_that_fails_meanwhile() {
         let rig = Rig::new();
         let file = rig.create("f");
         rig.always(Call::Sync, What::Hold);
@@ -152,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_outlives_its_mapping_until_an_open_file_is_told() {
+    fn an_error_outlives_its_mapping_until_it_is_reported() {
         let rig = Rig::new();
         let lose = |name: &str| {
             let file = rig.create(name);

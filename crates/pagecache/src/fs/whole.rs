@@ -4,7 +4,7 @@
 //! 2. A replaced file that lost its last name loses its pages, as after a rename.
 
 use super::CachedFs;
-use weir_vfs::{Attr, Caller, FileId, Result, WholeFile, WholeRead};
+use weir_vfs::{Attr, Caller, FileId, Result, WholeFile, WholeRead, WholeRequest};
 
 impl CachedFs {
     /// Creates a small file whole; see [`put_whole`](weir_vfs::FileSystem::put_whole). Its data is not cached.
@@ -34,13 +34,11 @@ impl CachedFs {
     pub async fn get_whole(
         &self,
         caller: &Caller,
-        id: FileId,
-        most: usize,
-        with_xattrs: bool,
+        request: WholeRequest,
     ) -> Result<Option<WholeRead>> {
-        if self.shared.live(id).is_some() {
+        if self.shared.live(request.id).is_some() {
             return Ok(None);
         }
-        self.store().get_whole(caller, id, most, with_xattrs).await
+        self.store().get_whole(caller, request).await
     }
 }

@@ -158,7 +158,7 @@ mod tests {
     use weir_vfs::IoFlags;
 
     #[test]
-    fn tasks_that_settle_times_do_not_pile_up() {
+    fn tasks_that_write_times_do_not_pile_up() {
         let rig = Rig::new();
         let file = rig.create("f");
         let mapping = &file.open.mapping;

@@ -66,8 +66,7 @@ impl Mapping {
                 Ok(_) if fill.asked.load(Ordering::Relaxed) < ASKED_AT_MOST => doubted.ask_again(),
                 Ok(attr) => {
                     tracing::error!(
-                        "file {} is {} bytes long, as its store says, and ends before, as it says \
-                         when read",
+                        "the store reports {1} bytes for file {0}, but its reads end before",
                         mapping.id.ino,
                         attr.size,
                     );

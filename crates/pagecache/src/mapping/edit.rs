@@ -15,6 +15,11 @@ use std::ops::Range;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
 
+/// No file has more pages.
+const PAGES: u64 = u64::MAX >> 1;
+/// Most frames that are taken out of reclaim's queues under one hold of their lock.
+const QUEUE_BATCH: usize = 512;
+
 /// A change of slots. [Finish](Edit::finish) it before the lock is released.
 pub(crate) struct Edit<'a> {
     mapping: &'a Mapping,
@@ -40,9 +45,10 @@ impl<'a> Edit<'a> {
         self.mapping.index.get(page, &self.guard)
     }
 
-    /// Calls `visit` with every page that has a frame, and its frame.
-    pub(crate) fn visit(&self, visit: &mut dyn FnMut(u64, FrameNo)) {
-        self.mapping.index.visit(0..u64::MAX >> 1, &self.guard, &mut |page, slot| {
+    /// Calls `visit` with every page of a range that has a frame, and its frame.
+    pub(crate) fn visit(&self, pages: Range<u64>, visit: &mut dyn FnMut(u64, FrameNo)) {
+        let pages = pages.start..pages.end.min(PAGES);
+        self.mapping.index.visit(pages, &self.guard, &mut |page, slot| {
             if let Slot::Frame(frame) = slot {
                 visit(page, frame);
             }
@@ -106,12 +112,16 @@ impl<'a> Edit<'a> {
         // The difference wraps if the index has shrunk, and so does the sum.
         let grown = self.mapping.index.bytes().wrapping_sub(self.bytes);
         memory.metadata.nodes.fetch_add(grown, Ordering::Relaxed);
-        if !self.entered.is_empty() || !self.frames.is_empty() {
+        if !self.entered.is_empty() {
             let mut queues = memory.queues.lock();
             for &(frame, page) in &self.entered {
                 queues.insert(&memory.arena, frame, self.mapping.key(page), &memory.clock);
             }
-            for &frame in &self.frames {
+        }
+        // All files of the cache share this lock, and a change may take out a whole file.
+        for frames in self.frames.chunks(QUEUE_BATCH) {
+            let mut queues = memory.queues.lock();
+            for &frame in frames {
                 queues.remove(&memory.arena, frame);
             }
         }
@@ -164,14 +174,51 @@ impl Mapping {
     /// [`drop_clean`](Self::drop_clean) as part of a change.
     pub(crate) fn evict_clean(&self, edit: &mut Edit<'_>, pages: Range<u64>) {
         let mut clean = Vec::new();
-        edit.visit(&mut |page, frame| {
-            let busy = self.memory.arena.meta(frame).has(flag::DIRTY | flag::WRITEBACK);
-            if pages.contains(&page) && !busy {
+        edit.visit(pages, &mut |page, frame| {
+            if !self.memory.arena.meta(frame).has(flag::DIRTY | flag::WRITEBACK) {
                 clean.push(page);
             }
         });
         for page in clean {
             edit.evict(page);
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::testing::Rig;
+    use weir_vfs::{Advice, IoFlags};
+
+    #[test]
+    fn a_visit_sees_the_pages_of_its_range_only() {
+        let rig = Rig::new();
+        let file = rig.create("f");
+        file.write_at(&[1; 9 * 4096], 0, IoFlags::empty()).unwrap();
+        let mapping = &file.open.mapping;
+        for (pages, expected) in [(2..4, vec![2, 3]), (7..u64::MAX, vec![7, 8]), (9..20, vec![])] {
+            let mut seen = Vec::new();
+            mapping.edit(&mut mapping.state.lock()).visit(pages, &mut |page, _| seen.push(page));
+            assert_eq!(seen, expected);
+        }
+        file.sync(true).unwrap();
+        file.advise(2 * 4096, 2 * 4096, Advice::DontNeed).unwrap();
+        assert_eq!(file.resident(), [0..2 * 4096, 4 * 4096..9 * 4096]);
+    }
+
+    #[test]
+    fn a_change_of_many_pages_leaves_none_in_the_queues() {
+        const PAGES: usize = 3 * super::QUEUE_BATCH + 5;
+        let rig = Rig::new();
+        let file = rig.create("f");
+        file.write_at(&vec![1; PAGES * 4096], 0, IoFlags::empty()).unwrap();
+        let memory = &file.open.mapping.memory;
+        assert_eq!(memory.queues.lock().len(), PAGES);
+        file.sync(true).unwrap();
+        let used = rig.fs.cache().used_bytes();
+        file.truncate(0).unwrap();
+        assert_eq!(memory.queues.lock().len(), 0);
+        memory.collect();
+        assert_eq!(used - rig.fs.cache().used_bytes(), (PAGES * 4096) as u64);
     }
 }

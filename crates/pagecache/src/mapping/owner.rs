@@ -95,7 +95,7 @@ mod tests {
     use weir_vfs::IoFlags;
 
     #[test]
-    fn pages_are_free_at_once_though_the_store_hangs() {
+    fn pages_of_a_removed_file_are_free_although_the_store_hangs() {
         let rig = Rig::new();
         let file = rig.create("f");
         file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();

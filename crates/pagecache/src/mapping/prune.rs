@@ -70,7 +70,7 @@ impl Mapping {
         let mut state = self.state.lock();
         let mut marked = Vec::new();
         let mut edit = self.edit(&mut state);
-        edit.visit(&mut |page, frame| {
+        edit.visit(0..u64::MAX, &mut |page, frame| {
             if self.memory.arena.meta(frame).has(flag::UNCACHED) {
                 marked.push(page);
             }

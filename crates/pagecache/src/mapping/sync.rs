@@ -9,6 +9,7 @@
 //! 3. Every call that had begun when an error was recorded fails with it: the data that was lost
 //!    may be that of any of them.
 //! 4. A sync that has begun runs to its end, even if its caller goes away.
+//! 5. Syncs of a file without its mapping take turns with these (`writeback/node_syncs.rs`).
 //!
 //! ```text
 //!        join                 begin                   end
@@ -16,9 +17,10 @@
 //! ```
 
 use super::{Mapping, State};
-use crate::writeback::syncs::{Step, Sync};
+use crate::writeback::node_syncs::SyncBy;
+use crate::writeback::syncs::{JoinedSync, Sync};
 use std::sync::Arc;
-use weir_vfs::{Error, Result};
+use weir_vfs::{Error, FileId, FileSystem, Result};
 
 impl Mapping {
     /// Has the store sync the file (with attributes, unless `data_only`), and records an error for
@@ -35,9 +37,13 @@ impl Mapping {
                 syncs.next_step(number, durability)
             };
             match step {
-                Step::Done => return self.state.lock().errors.since(since),
-                Step::Wait => self.changed.wait(ticket).await,
-                Step::Run(sync) => {
+                JoinedSync::Done => return self.state.lock().errors.since(since),
+                JoinedSync::Wait => {
+                    // The caller that ran it may have left it to the thread of the tasks.
+                    self.lane().tasks.retry();
+                    self.changed.wait(ticket).await;
+                }
+                JoinedSync::Run(sync) => {
                     let running = Running { mapping: self.clone(), outcome: Err(Error::Io), sync };
                     crate::tasks::finish(&self.lane().tasks, running.run()).await;
                 }
@@ -47,16 +53,23 @@ impl Mapping {
 
     /// The store's sync: of the open file, or of the node if the store's file is closed.
     async fn sync_store(&self, data_only: bool) -> Result<()> {
-        let file = self.file();
-        if !file.access().is_empty() {
-            return file.sync(data_only).await;
+        let (file, syncs) = (self.file(), &self.dirty.store.node_syncs);
+        if file.access().is_empty() {
+            return syncs.run(self.id, SyncBy::Id, sync_node(&*self.store, self.id)).await;
         }
-        match self.store.sync_node(self.id).await {
-            // Another program has removed the file since the close. A file that was moved and is
-            // still being searched for (WouldBlock) is not synced, and the caller has to know.
-            Err(Error::NotFound | Error::Stale) => Ok(()),
-            synced => synced,
-        }
+        syncs.run(self.id, SyncBy::OpenFile, file.sync(data_only)).await
+    }
+}
+
+/// Has the store sync a file or directory. One that is gone has nothing to be made durable.
+///
+/// # Errors
+/// Those of the store. A file that was moved and is still being searched for
+/// ([`Error::WouldBlock`]) is not synced.
+pub(crate) async fn sync_node(store: &dyn FileSystem, id: FileId) -> Result<()> {
+    match store.sync_node(id).await {
+        Err(Error::NotFound | Error::Stale) => Ok(()),
+        synced => synced,
     }
 }
 
@@ -175,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_whose_caller_goes_away_ends_and_its_error_is_told() {
+    fn an_abandoned_sync_completes_and_its_error_is_reported() {
         let (rig, file) = held(Some(0));
         let first = stable_write(&file, 0);
         let second = stable_write(&file, 1);
@@ -197,7 +210,7 @@ mod tests {
             let number = syncs.join(true);
             syncs.next_step(number, durability)
         };
-        let Step::Run(sync) = begun else { panic!("nothing else runs") };
+        let JoinedSync::Run(sync) = begun else { panic!("nothing else runs") };
         let mut waiting = pin!(mapping.make_durable(0, true));
         assert!(poll_once(&mut waiting).is_pending());
         // As unwinding does.

@@ -1,4 +1,4 @@
-//! Changes of a whole file: truncate, hole punch, zeroing, allocate, clone.
+//! Changes of a whole file: truncate, hole punch, zeroing, allocate, clone, copy by the store.
 //!
 //! 1. Each runs alone: no fill, writeback or write of the file begins meanwhile, and none is in
 //!    flight to the store except fills, which no longer publish: they may have read before or after
@@ -26,6 +26,15 @@ use weir_base::PAGE_SIZE;
 use weir_vfs::{Error, Extent, OpenFile, Result, SegmentKind};
 
 const PAGE: u64 = PAGE_SIZE as u64;
+
+/// How a store moves data from one file to another.
+#[derive(Clone, Copy)]
+pub(crate) enum Transfer {
+    /// The files share it.
+    Clone,
+    /// It is copied, as much of it as the store copies at a time.
+    Copy,
+}
 
 /// A change of the store that was noted as begun; its drop notes the end.
 struct Noted<'a>(&'a Mapping);
@@ -146,24 +155,26 @@ impl Mapping {
         finish(&self.lane().tasks, work).await
     }
 
-    /// Shares `len` bytes (0: to the end) at `offset` of `from` with this file at `to`.
-    pub(crate) async fn clone_range(
+    /// Has the store move `len` bytes (0: to the end) at `offset` of `from` to this file at `to`.
+    /// Returns how many bytes it moved.
+    pub(crate) async fn transfer(
         self: &Arc<Self>,
         from: &Arc<Self>,
-        offset: u64,
-        len: u64,
-        to: u64,
-    ) -> Result<()> {
+        how: Transfer,
+        (offset, len, to): (u64, u64, u64),
+    ) -> Result<u64> {
         let (mapping, from) = (self.clone(), from.clone());
         let work = async move {
             let same = Arc::ptr_eq(&mapping, &from);
+            // Files of different stores may have the same identity.
+            let order = |of: &Arc<Self>| (of.id, Arc::as_ptr(of) as usize);
+            let is_first = order(&mapping) <= order(&from);
             loop {
                 // Both files' dirty pages have to be in the store; writes may follow in between.
                 from.write_back(0..u64::MAX).await?;
                 mapping.write_back(0..u64::MAX).await?;
-                // In a fixed order, so that two clones in opposite directions do not deadlock.
-                let (a, b) =
-                    if mapping.id <= from.id { (&mapping, &from) } else { (&from, &mapping) };
+                // In a fixed order, so that two of them in opposite directions do not deadlock.
+                let (a, b) = if is_first { (&mapping, &from) } else { (&from, &mapping) };
                 let first = a.lock_invalidate().await;
                 let second = if same { None } else { Some(b.lock_invalidate().await) };
                 if !mapping.state.lock().is_clean() || !from.state.lock().is_clean() {
@@ -179,12 +190,25 @@ impl Mapping {
                     return Err(Error::TooBig);
                 }
                 let (file, source) = (mapping.file(), from.file());
-                let invalidate_lock =
-                    second.as_ref().filter(|_| mapping.id > from.id).unwrap_or(&first);
-                let change = file.clone_range(&*source, offset, len, to);
-                mapping.in_store(invalidate_lock, change).await?;
-                mapping.cloned(invalidate_lock, to..end);
-                return Ok(());
+                let invalidate_lock = second.as_ref().filter(|_| !is_first).unwrap_or(&first);
+                let change = async {
+                    match how {
+                        Transfer::Clone => {
+                            file.clone_range(&*source, offset, len, to).await.map(|()| len)
+                        }
+                        Transfer::Copy => file.copy_range(&*source, offset, len, to).await,
+                    }
+                };
+                let moved = mapping.in_store(invalidate_lock, change).await;
+                match (moved, how) {
+                    (Ok(moved), _) => mapping.cloned(invalidate_lock, to..to + moved.min(len)),
+                    (Err(_), Transfer::Clone) => {}
+                    // The store may have copied a part.
+                    (Err(_), Transfer::Copy) => {
+                        mapping.cloned(invalidate_lock, to..end.min(mapping.size()).max(to));
+                    }
+                }
+                return moved.map(|moved| moved.min(len));
             }
         };
         finish(&self.lane().tasks, work).await
@@ -196,11 +220,11 @@ impl Mapping {
     }
 
     /// Runs a change of the store, noted as ours; fills in flight no longer publish.
-    async fn in_store(
+    async fn in_store<T>(
         &self,
         invalidate_lock: &InvalidateLock,
-        change: impl Future<Output = Result<()>>,
-    ) -> Result<()> {
+        change: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         self.disown_fills(invalidate_lock);
         self.state.lock().overlay.begin();
         // Also if the store panics, or the caller goes away.

@@ -45,6 +45,14 @@ const BATCH_PAGES: u64 = 64;
 /// First and longest delay after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
+/// How many pages of a write that has ended are dirty again, were pruned, and were dropped as lost.
+#[derive(Default)]
+struct Settled {
+    again: u64,
+    pruned: usize,
+    dropped: u64,
+}
+
 /// Frames that the store writes from.
 struct DirtyPages {
     memory: Arc<Memory>,
@@ -216,44 +224,8 @@ impl Mapping {
                 lost.insert(page..page + 1);
             }
         }
-        let mut edit = self.edit(&mut state);
-        // For readers, all lost pages disappear at one moment.
-        let seqcount = (!lost.is_empty()).then(|| self.write_seqcount(&edit));
-        let (mut again, mut pruned, mut dropped) = (0, 0, 0);
-        for (page, &frame) in run.clone().zip(frames) {
-            // Another frame: the page was written again, and is dirty on its own account.
-            if edit.slot(page) != Slot::Frame(frame) {
-                // A sync that waits for this write also waits for the next.
-                if result.is_err() && !lost.contains(page) && edit.state.dirty.contains(page) {
-                    edit.state.failing.insert(page, now);
-                }
-                continue;
-            }
-            let meta = arena.meta(frame);
-            meta.clear(flag::WRITEBACK);
-            match result {
-                Ok(()) => pruned += usize::from(self.prune_page(page, &mut edit)),
-                Err(_) if !lost.contains(page) => {
-                    meta.set(flag::DIRTY);
-                    again += edit.state.dirty.insert(page..page + 1);
-                    edit.state.failing.insert(page, now);
-                }
-                // An append filled the page in place meanwhile.
-                Err(_) if edit.state.dirty.contains(page) => {}
-                Err(_) => {
-                    edit.evict(page);
-                    dropped += 1;
-                }
-            }
-        }
-        if let Some(seqcount) = seqcount {
-            let size = self.size_without(edit.state);
-            if size < self.size() {
-                edit.replace(size.div_ceil(PAGE_SIZE as u64)..u64::MAX, Replacement::Empty);
-                seqcount.set_size(size);
-            }
-        }
-        edit.finish();
+        let Settled { again, pruned, dropped } =
+            self.settle_pages(&mut state, (run, frames), result, &lost, now);
         self.note_pruned(pruned);
         memory.queues.lock().cleaned(arena, frames.iter().copied());
         match result {
@@ -292,6 +264,57 @@ impl Mapping {
         self.writeback().cleaned.notify();
         memory.waiters.notify();
         self.lane().kick();
+    }
+
+    /// Settles the pages of a write that has ended: a page that was written is clean, and pruned if
+    /// it is uncached; one whose write failed is dirty again, or dropped if it is `lost`.
+    fn settle_pages(
+        self: &Arc<Self>,
+        state: &mut State,
+        (run, frames): (&Range<u64>, &[FrameNo]),
+        result: Result<()>,
+        lost: &RangeSet,
+        now: Instant,
+    ) -> Settled {
+        let mut edit = self.edit(state);
+        // For readers, all lost pages disappear at one moment.
+        let seqcount = (!lost.is_empty()).then(|| self.write_seqcount(&edit));
+        let mut settled = Settled::default();
+        for (page, &frame) in run.clone().zip(frames) {
+            // Another frame: the page was written again, and is dirty on its own account.
+            if edit.slot(page) != Slot::Frame(frame) {
+                // A sync that waits for this write also waits for the next.
+                if result.is_err() && !lost.contains(page) && edit.state.dirty.contains(page) {
+                    edit.state.failing.insert(page, now);
+                }
+                continue;
+            }
+            let meta = self.memory.arena.meta(frame);
+            meta.clear(flag::WRITEBACK);
+            match result {
+                Ok(()) => settled.pruned += usize::from(self.prune_page(page, &mut edit)),
+                Err(_) if !lost.contains(page) => {
+                    meta.set(flag::DIRTY);
+                    settled.again += edit.state.dirty.insert(page..page + 1);
+                    edit.state.failing.insert(page, now);
+                }
+                // An append filled the page in place meanwhile.
+                Err(_) if edit.state.dirty.contains(page) => {}
+                Err(_) => {
+                    edit.evict(page);
+                    settled.dropped += 1;
+                }
+            }
+        }
+        if let Some(seqcount) = seqcount {
+            let size = self.size_without(edit.state);
+            if size < self.size() {
+                edit.replace(size.div_ceil(PAGE_SIZE as u64)..u64::MAX, Replacement::Empty);
+                seqcount.set_size(size);
+            }
+        }
+        edit.finish();
+        settled
     }
 
     /// Whether to retry the write of a page that failed with this error.
@@ -515,7 +538,7 @@ mod tests {
     type Asked = for<'a> fn(&'a Rig, FileId) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
     #[test]
-    fn a_loss_does_not_keep_the_other_pages_of_the_file_from_being_written() {
+    fn other_pages_of_a_file_are_written_after_a_loss() {
         let calls: [Asked; 3] = [
             |rig, _| Box::pin(async { assert_eq!(rig.fs.unmount().await, Err(Error::Quota)) }),
             |rig, _| {
@@ -525,7 +548,7 @@ mod tests {
                 Box::pin(async move {
                     let mode = XattrMode::Either;
                     let set = (UNCACHED_XATTR, UNCACHED_MARK);
-                    rig.fs.set_xattr(&Caller::Own, id, set.0, set.1, mode).await.unwrap();
+                    rig.fs.set_xattr(&Caller::Own, id.xattr(set.0), set.1, mode).await.unwrap();
                 })
             },
         ];

@@ -149,6 +149,8 @@ impl Rest {
     }
 }
 
+/// Most frames that [`Arena::unpin`] frees under one hold of the list's lock.
+const FREE_BATCH: usize = 512;
 /// One reference to both frames of a word.
 const BOTH: u64 = (1 << 32) | 1;
 
@@ -351,12 +353,18 @@ impl Arena {
 
     /// Drops one reference per entry; frees the frames that have none left. Returns how many.
     pub(crate) fn unpin(&self, frames: impl Iterator<Item = FrameNo>) -> usize {
-        let mut freed = Vec::new();
+        let (mut freed, mut before) = (Vec::new(), 0);
         for frame in frames {
             self.drop_reference(frame, &mut freed);
+            // All threads share the list's lock, and a file's frames may be many.
+            if freed.len() == FREE_BATCH {
+                self.give_back(&freed);
+                before += freed.len();
+                freed.clear();
+            }
         }
         self.give_back(&freed);
-        freed.len()
+        before + freed.len()
     }
 
     /// Undoes [`pin_run`](Self::pin_run). Returns how many frames it freed.
@@ -573,7 +581,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_in_runs_and_go_back() {
+    fn frames_are_allocated_in_runs_and_returned() {
         let arena = Arc::new(Arena::new(200, 200).unwrap());
         let mut a = arena.take(150, 1).unwrap();
         assert_eq!(a.runs().collect::<Vec<_>>(), [(FrameNo(0), 150)]);

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_inside_holds_back_what_was_unlinked_after_it_entered() {
+    fn a_reader_delays_reuse_of_frames_unlinked_after_it_entered() {
         let domain = Domain::new();
         let mut tag = 0;
         while_inside(&[&domain, &domain], || {
@@ -215,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_inside_holds_back_nothing_of_another_domain() {
+    fn a_reader_delays_no_reuse_in_another_domain() {
         let (domain, other) = (Domain::new(), Domain::new());
         while_inside(&[&other], || passes_in_the_end(&domain, domain.now()));
     }
 
     #[test]
-    fn a_reader_inside_of_two_domains_holds_back_both() {
+    fn a_reader_of_two_domains_delays_reuse_in_both() {
         let (one, two) = (Domain::new(), Domain::new());
         while_inside(&[&one, &two], || {
             assert!(!passes(&one, one.now()));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn domains_of_the_same_number_are_safe_though_not_apart() {
+    fn domains_with_the_same_number_are_safe() {
         let moment = || CachePadded::new(AtomicU64::new((7 * STEP) | 3));
         let (one, two) = (Domain { moment: moment() }, Domain { moment: moment() });
         // Other tests' threads may be everywhere for a moment.

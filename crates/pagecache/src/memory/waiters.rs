@@ -47,7 +47,7 @@ impl Waiters {
     }
 
     /// Enters the queue.
-    pub(crate) fn enter(&self, policy: CachePolicy) -> Turn<'_> {
+    pub(crate) fn enter(&self, policy: CachePolicy) -> QueuePlace<'_> {
         let mut queue = self.queue.lock();
         let number = (policy, queue.next);
         queue.next += 1;
@@ -55,7 +55,7 @@ impl Waiters {
         self.count.store(queue.waiting.len(), Ordering::SeqCst);
         self.moved.fetch_add(1, Ordering::SeqCst);
         drop(queue);
-        Turn { waiters: self, number }
+        QueuePlace { waiters: self, number }
     }
 
     /// Wakes the waiters: frames are free, or have become reclaimable.
@@ -70,19 +70,19 @@ impl Waiters {
 }
 
 /// A place in the queue; left on drop.
-pub(crate) struct Turn<'a> {
+pub(crate) struct QueuePlace<'a> {
     waiters: &'a Waiters,
     number: (CachePolicy, u64),
 }
 
-impl Turn<'_> {
+impl QueuePlace<'_> {
     /// Whether it is this operation's turn.
     pub(crate) fn is_first(&self) -> bool {
         self.waiters.queue.lock().waiting.first() == Some(&self.number)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         let mut queue = self.waiters.queue.lock();
         queue.waiting.remove(&self.number);

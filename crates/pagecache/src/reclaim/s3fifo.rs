@@ -187,7 +187,7 @@ impl Queues {
     }
 
     /// Pages in all queues.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.lists.iter().map(|l| l.len as usize).sum()
     }
 

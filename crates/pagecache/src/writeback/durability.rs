@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sync_covers_what_had_ended_when_it_began() {
+    fn a_sync_covers_writes_that_completed_before_it_began() {
         let mut durability = Durability::default();
         assert!(durability.is_synced());
         durability.changed();

@@ -83,10 +83,9 @@ impl Untold {
     pub(crate) fn keep(&mut self, id: FileId, errors: &WriteErrors) {
         match errors.untold() {
             Some(error) if self.files.len() < UNTOLD_FILES => _ = self.files.insert(id, error),
-            Some(error) => tracing::error!(
-                "no open file will be told of this error of file {}: {error}",
-                id.ino
-            ),
+            Some(error) => {
+                tracing::error!("an error of file {} is reported to no open file: {error}", id.ino)
+            }
             None => {}
         }
     }

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_anew_is_not_what_failed_before() {
+    fn a_new_failure_is_distinct_from_an_earlier_one() {
         let pages = |set: &RangeSet| set.iter().flatten().collect::<Vec<_>>();
         let start = Instant::now();
         let mut failing = Failing::default();

@@ -138,7 +138,7 @@ mod tests {
     use std::thread::yield_now;
     use weir_base::sync::atomic::Ordering;
     use weir_stores::memory::MemoryFs;
-    use weir_vfs::{Access, Caller, FileSystem, FileSystemDecorator, IoFlags, SetAttr};
+    use weir_vfs::{Access, Caller, CreateMode, FileSystem, FileSystemDecorator, IoFlags, SetAttr};
 
     fn running(fs: &crate::CachedFs) -> bool {
         fs.shared.dirty.lane.running.load(Ordering::SeqCst)
@@ -147,7 +147,10 @@ mod tests {
     fn make(fs: &crate::CachedFs, name: &[u8], access: Access) -> crate::File {
         pollster::block_on(async {
             let set = SetAttr::default();
-            let made = fs.create(&Caller::Own, fs.root(), name, &set, true).await.unwrap();
+            let made = fs
+                .create(&Caller::Own, fs.root().entry(name).with(&set), CreateMode::MustBeNew)
+                .await
+                .unwrap();
             fs.open(&Caller::Own, made.attr.id, access).await.unwrap()
         })
     }

@@ -6,5 +6,6 @@ pub(crate) mod errseq;
 pub(crate) mod failing;
 pub(crate) mod flusher;
 pub(crate) mod lane;
+pub(crate) mod node_syncs;
 pub(crate) mod syncs;
 pub(crate) mod throttle;

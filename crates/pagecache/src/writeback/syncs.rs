@@ -16,7 +16,7 @@ pub(crate) struct Syncs {
 }
 
 /// What a call that has joined a sync does next.
-pub(crate) enum Step {
+pub(crate) enum JoinedSync {
     Done,
     Wait,
     /// It runs the sync.
@@ -37,17 +37,21 @@ impl Syncs {
     }
 
     /// For a call that joined sync `number`. Begins the sync if none runs.
-    pub(crate) fn next_step(&mut self, number: u64, durability: &Durability) -> Step {
+    pub(crate) fn next_step(&mut self, number: u64, durability: &Durability) -> JoinedSync {
         if self.running {
-            return if number < self.begun { Step::Done } else { Step::Wait };
+            return if number < self.begun { JoinedSync::Done } else { JoinedSync::Wait };
         }
         if number <= self.begun {
-            return Step::Done;
+            return JoinedSync::Done;
         }
         self.begun += 1;
         self.running = true;
         let data_only = !std::mem::take(&mut self.attributes);
-        Step::Run(Sync { data_only, covered: durability.begin() })
+        JoinedSync::Run(Sync { data_only, covered: durability.begin() })
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.running
     }
 
     /// The running sync has ended.
@@ -61,11 +65,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_needs_attributes_gets_them_with_others_that_do_not() {
+    fn a_shared_sync_returns_attributes_to_callers_that_need_them() {
         let (mut syncs, durability) = (Syncs::default(), Durability::default());
         let data_only = |syncs: &mut Syncs, number| match syncs.next_step(number, &durability) {
-            Step::Run(sync) => Some(sync.data_only),
-            Step::Done | Step::Wait => None,
+            JoinedSync::Run(sync) => Some(sync.data_only),
+            JoinedSync::Done | JoinedSync::Wait => None,
         };
         let first = syncs.join(true);
         assert_eq!(data_only(&mut syncs, first), Some(true));

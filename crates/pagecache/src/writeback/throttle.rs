@@ -15,6 +15,7 @@ use crate::memory::budget::Limits;
 use crate::thread::Background;
 use crate::wait::WaitQueue;
 use crate::writeback::lane::Lane;
+use crate::writeback::node_syncs::NodeSyncs;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weir_base::sync::RwLock;
@@ -72,11 +73,13 @@ pub(crate) struct StoreWriteback {
     pub(crate) lane: Arc<Lane>,
     /// Permanent failures of writes and syncs of its files.
     pub(crate) errors: AtomicU64,
+    pub(crate) node_syncs: NodeSyncs,
 }
 
 impl StoreWriteback {
     pub(crate) fn new(cache: Arc<Writeback>, lane: Arc<Lane>) -> Self {
-        Self { cache, pages: AtomicU64::new(0), lane, errors: AtomicU64::new(0) }
+        let (pages, errors) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { cache, pages, lane, errors, node_syncs: NodeSyncs::default() }
     }
 
     /// Whether anything of the store is dirty.

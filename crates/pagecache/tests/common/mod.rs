@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use weir_pagecache::{Cache, CachedFs, Config, File};
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{
-    Access, Attr, Caller, Capabilities, Error, FileId, FileSystem, FileSystemDecorator, Layout,
-    OpenFile, OpenFileDecorator, ReadOp, Result, SetAttr, WriteOp,
+    Access, Attr, Caller, Capabilities, CreateMode, EntryName, Error, FileId, FileSystem,
+    FileSystemDecorator, Layout, OpenFile, OpenFileDecorator, ReadOp, Result, SetAttr, WriteOp,
 };
 
 /// splitmix64.
@@ -333,8 +333,8 @@ impl FileSystemDecorator for Shaky {
         self.capabilities
     }
 
-    async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr> {
-        let made = self.inner.link(caller, id, dir, name).await;
+    async fn link(&self, caller: &Caller, id: FileId, entry: EntryName<'_>) -> Result<Attr> {
+        let made = self.inner.link(caller, id, entry).await;
         self.switches.links.fetch_add(1, Ordering::SeqCst);
         while self.switches.hold_links.load(Ordering::SeqCst) {
             thread::sleep(Duration::from_micros(200));
@@ -383,10 +383,8 @@ impl Rig {
     pub fn create(&self, name: &str) -> File {
         let made = block_on(self.fs.create(
             &Caller::Own,
-            self.fs.root(),
-            name.as_bytes(),
-            &SetAttr::default(),
-            true,
+            self.fs.root().entry(name.as_bytes()).with(&SetAttr::default()),
+            CreateMode::MustBeNew,
         ));
         self.open(made.unwrap().attr.id)
     }

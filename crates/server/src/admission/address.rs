@@ -33,6 +33,14 @@ pub(crate) struct LimitUse {
     pub(crate) refused: u64,
 }
 
+/// How often an address had to wait for its share of a limit, or was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusals {
+    pub(crate) limit: &'static str,
+    pub(crate) address: IpAddr,
+    pub(crate) count: u64,
+}
+
 impl LimitUse {
     fn of(name: &'static str, quota: &Quota) -> Self {
         let (limit, used) = (quota.limit() as u64, quota.used() as u64);
@@ -53,6 +61,7 @@ pub(crate) struct Addresses {
 /// The shares of one address.
 #[derive(Debug)]
 pub(crate) struct AddressShares {
+    host: IpAddr,
     pub(crate) reply_bytes: Arc<Share>,
     pub(crate) call_bytes: Arc<Share>,
     pub(crate) connections: Arc<Share>,
@@ -82,21 +91,39 @@ impl Addresses {
         quotas.map(|(name, quota)| LimitUse::of(name, quota)).into()
     }
 
+    /// How often the addresses that are in use had to wait or were refused, by limit.
+    pub(crate) fn refusals(&self) -> Vec<Refusals> {
+        let known: Vec<_> = self.known.lock().values().filter_map(Weak::upgrade).collect();
+        let of = |one: &Arc<AddressShares>| {
+            let shares = [
+                ("reply_bytes", &one.reply_bytes),
+                ("call_bytes", &one.call_bytes),
+                ("connections", &one.connections),
+                ("clients", &one.clients),
+            ];
+            let address = one.host;
+            shares.map(|(limit, share)| Refusals { limit, address, count: share.refused() })
+        };
+        known.iter().flat_map(of).filter(|refusals| refusals.count > 0).collect()
+    }
+
     /// The shares of the host at an address.
     pub(crate) fn shares_of(&self, ip: IpAddr) -> Arc<AddressShares> {
+        let host = host(ip);
         let mut known = self.known.lock();
-        let place = known.entry(host(ip)).or_default();
-        if let Some(shares) = place.upgrade() {
+        let entry = known.entry(host).or_default();
+        if let Some(shares) = entry.upgrade() {
             return shares;
         }
         let shares = Arc::new(AddressShares {
+            host,
             reply_bytes: self.reply_bytes.share(),
             call_bytes: self.call_bytes.share(),
             connections: self.connections.share(),
             clients: self.clients.share(),
             was_refused: AtomicBool::new(false),
         });
-        *place = Arc::downgrade(&shares);
+        *entry = Arc::downgrade(&shares);
         shares
     }
 
@@ -107,20 +134,30 @@ impl Addresses {
 }
 
 impl AddressShares {
-    /// Counts a new client of the address; `None` if the address has used up its share.
-    pub(crate) fn place_for_client(self: &Arc<Self>) -> Option<Place> {
-        Some(Place { _taken: self.clients.try_take(1)?, _address: self.clone() })
+    /// The address that is counted ([`host`]).
+    pub(crate) fn host(&self) -> IpAddr {
+        self.host
+    }
+
+    /// Counts a new client against the share of its address; `None` if the address has used up its
+    /// share.
+    pub(crate) fn charge_client(self: &Arc<Self>) -> Option<ClientCharge> {
+        Some(ClientCharge { _taken: self.clients.try_take(1)?, _address: self.clone() })
     }
 }
 
-/// One client in the share of its address. Keeps the entry of the address while it lives.
+/// One client, counted against the share of its address. Keeps the entry of the address while it
+/// lives.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ClientCharge {
     _taken: Taken,
     _address: Arc<AddressShares>,
 }
 
-/// The part of an address that identifies a host.
+/// The part of an address that identifies a host: all of an IPv4 address, the first 64 bits of an
+/// IPv6 address. A host chooses the other 64 bits itself (RFC 4862), so they identify nothing. A
+/// shorter prefix, such as a site's 48 bits, would make all machines of a site share with the one
+/// that takes the most.
 pub(crate) fn host(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) if !ip.is_loopback() => {
@@ -136,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_known_while_it_is_used() {
+    fn an_address_is_remembered_while_it_is_in_use() {
         let addresses = Addresses::new(SharedLimits {
             reply_bytes: 10,
             call_bytes: 10,
@@ -152,13 +189,16 @@ mod tests {
         assert!(!Arc::ptr_eq(&v6, &of("2001:db8:0:1::1")));
         addresses.sweep();
         assert!(Arc::ptr_eq(&first, &of("192.0.2.1")));
-        let place = first.place_for_client().unwrap();
-        let _other = first.place_for_client();
-        assert!(first.place_for_client().is_none(), "one more would leave too few free");
+        let charge = first.charge_client().unwrap();
+        let _other = first.charge_client();
+        assert!(first.charge_client().is_none(), "one more would leave too few free");
+        let refused =
+            Refusals { limit: "clients", address: "192.0.2.1".parse().unwrap(), count: 2 };
+        assert_eq!(addresses.refusals(), [refused]);
         drop((first, v6, _other));
         addresses.sweep();
         assert_eq!(addresses.known.lock().len(), 1, "its client is there still");
-        drop(place);
+        drop(charge);
         addresses.sweep();
         assert!(addresses.known.lock().is_empty());
     }

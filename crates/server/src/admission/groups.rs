@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn groups_are_those_of_the_system_and_remembered() {
+    async fn groups_come_from_the_system_and_are_cached() {
         let groups = Groups::default();
         let root = groups.of(0).await;
         assert_eq!(root.primary(), 0);

@@ -24,8 +24,11 @@ mod origin;
 mod quota;
 mod socket_owner;
 
-pub(crate) use address::{AddressShares, Addresses, LimitUse, Place, SharedLimits, host};
+pub(crate) use address::{
+    AddressShares, Addresses, ClientCharge, LimitUse, Refusals, SharedLimits, host,
+};
 pub(crate) use descriptors::Descriptors;
+pub use descriptors::directory_descriptors;
 pub use identity::Identity;
 pub(crate) use origin::Origin;
 #[cfg(test)]
@@ -148,7 +151,7 @@ impl Admission {
 
     fn trust(&self, origin: &Origin) -> Trust {
         let is_root = self.own_uid == 0;
-        match origin.place() {
+        match origin.locality() {
             _ if !self.secure.load(Ordering::Relaxed) => Trust::Any,
             Locality::Here(Some(0)) => Trust::Any,
             Locality::Here(Some(owner)) if !is_root => {
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_of_an_ordinary_user_admits_that_user_and_root_only() {
+    async fn an_unprivileged_server_admits_only_its_user_and_root() {
         let strict = AdmissionOptions::default();
         let asked = |owner| async move { uid(1000, strict, &OpaqueAuth::NONE, here(owner)).await };
         assert_eq!(asked(Some(1000)).await, Ok(None));
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_root_server_believes_a_local_user_to_be_itself_only() {
+    async fn a_root_server_lets_a_local_user_act_only_as_itself() {
         let strict = AdmissionOptions::default();
         let asked = |claimed, owner| async move {
             uid(0, strict, &sys(claimed, 0, &[]), here(owner)).await
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_local_user_has_the_groups_of_this_machine_and_no_others() {
+    async fn a_local_user_has_exactly_the_groups_of_this_machine() {
         let admission = Admission::new(AdmissionOptions::default(), 0);
         let auth = sys(STRANGER, 0, &[0, 42]);
         let identity = admission.identify(&auth, &here(Some(STRANGER))).await.expect("itself");
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_remote_client_is_believed_from_a_privileged_port() {
+    async fn a_remote_client_is_trusted_from_a_privileged_port() {
         let strict = AdmissionOptions::default();
         let loose = AdmissionOptions { secure: false, ..strict };
         let claims = sys(1000, 1000, &[]);
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn groups_are_looked_up_here_where_that_is_asked_for() {
+    async fn groups_are_looked_up_locally_if_configured() {
         let options = AdmissionOptions { manage_gids: true, ..AdmissionOptions::default() };
         let admission = Admission::new(options, 0);
         let sent: Vec<u32> = (100_000..100_016).collect();

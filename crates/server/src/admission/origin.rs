@@ -20,13 +20,13 @@ pub(super) enum Locality {
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
-    place: Locality,
+    locality: Locality,
     privileged: bool,
 }
 
 impl Origin {
-    pub(super) const fn new(place: Locality, privileged: bool) -> Self {
-        Self { place, privileged }
+    pub(super) const fn new(locality: Locality, privileged: bool) -> Self {
+        Self { locality, privileged }
     }
 
     /// The origin of a connection from `peer` to `local`. Call this while the connection is new: it
@@ -43,12 +43,12 @@ impl Origin {
 
     /// The origin of a datagram with source address `from`.
     pub(crate) async fn of_datagram(from: SocketAddr) -> Self {
-        let place = if is_own_address(from) {
+        let locality = if is_own_address(from) {
             Locality::Here(socket_owner::find_sender(from).await)
         } else {
             Locality::Elsewhere
         };
-        Self::at(place, from.port(), first_unprivileged_here())
+        Self::at(locality, from.port(), first_unprivileged_here())
     }
 
     /// The origin of a connection, given the owner of the peer's socket, if known, and the first
@@ -57,31 +57,31 @@ impl Origin {
         // A local program may have closed its socket before the lookup, and may have bound any of
         // this machine's addresses.
         let may_be_users = || (first_here..FIRST_UNPRIVILEGED).contains(&peer.port());
-        let place = match owner {
+        let locality = match owner {
             Some(owner) => Locality::Here(Some(owner)),
             None if is_same_machine(peer, local) => Locality::Here(None),
             None if may_be_users() && is_own_address(peer) => Locality::Here(None),
             None => Locality::Elsewhere,
         };
-        Self::at(place, peer.port(), first_here)
+        Self::at(locality, peer.port(), first_here)
     }
 
-    fn at(place: Locality, port: u16, first_here: u16) -> Self {
-        let bound = match place {
+    fn at(locality: Locality, port: u16, first_here: u16) -> Self {
+        let bound = match locality {
             Locality::Here(_) => first_here,
             Locality::Elsewhere => FIRST_UNPRIVILEGED,
         };
-        Self::new(place, port < bound)
+        Self::new(locality, port < bound)
     }
 
-    pub(super) fn place(&self) -> Locality {
-        self.place
+    pub(super) fn locality(&self) -> Locality {
+        self.locality
     }
 
     /// The local user for which alone the peer may speak: the owner of its socket. `None` for the
     /// superuser's sockets, privileged ports and other machines.
     pub(crate) fn only_user(&self) -> Option<u32> {
-        match self.place {
+        match self.locality {
             Locality::Here(Some(owner)) if owner != 0 && !self.privileged => Some(owner),
             _ => None,
         }
@@ -91,7 +91,7 @@ impl Origin {
     /// the server's own user may, and a socket with unknown owner at a privileged port. For another
     /// machine, the caller must check the port ([`is_privileged`](Self::is_privileged)).
     pub(crate) fn speaks_for_machine(&self) -> bool {
-        match self.place {
+        match self.locality {
             Locality::Here(Some(owner)) => {
                 owner == 0 || owner == rustix::process::geteuid().as_raw()
             }
@@ -108,7 +108,7 @@ impl Origin {
 
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.place {
+        match self.locality {
             Locality::Here(Some(owner)) => write!(f, "a local socket of user {owner}"),
             Locality::Here(None) => f.write_str("a local socket whose owner is not known"),
             Locality::Elsewhere if self.privileged => f.write_str("a privileged port"),
@@ -156,7 +156,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[tokio::test]
-    async fn a_connection_of_this_process_is_this_users() {
+    async fn a_connection_of_this_process_belongs_to_its_user() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let here = listener.local_addr().expect("an address");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_was_closed_is_nobodys() {
+    async fn a_closed_socket_has_no_owner() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
         let (server, peer) = listener.accept().expect("is there");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_users_may_bind_here_is_none_of_a_superusers_at_any_address_of_this_machine() {
+    fn an_unprivileged_local_port_does_not_prove_the_superuser() {
         // Addresses of which neither is a loopback address nor equal to the other.
         let own = "[::ffff:127.0.0.1]:700".parse().expect("one");
         let [other, local] = ["192.0.2.7:700", "192.0.2.1:2049"].map(|a| a.parse().expect("one"));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_kernels_word_makes_an_address_another_machines() {
+    fn only_the_kernel_decides_that_an_address_is_remote() {
         assert!(!is_own_address("192.0.2.7:700".parse().expect("one")));
         for (error, foreign) in [
             (Errno::ADDRNOTAVAIL, true),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_spoken_for_by_its_superuser_and_by_no_other_user() {
+    fn only_the_superuser_may_speak_for_this_machine() {
         let own = rustix::process::geteuid().as_raw();
         let at = |owner, port, first_here| Origin::at(Locality::Here(owner), port, first_here);
         for (owner, first_here, speaks) in [
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_of_another_machine_is_elsewhere() {
+    async fn a_connection_from_another_machine_is_remote() {
         let [peer, local] = ["192.0.2.7:700", "192.0.2.1:2049"].map(|a| a.parse().expect("one"));
         assert_eq!(Origin::of(peer, local).await, Origin::new(Locality::Elsewhere, true));
         let peer = "192.0.2.7:1024".parse().expect("one");

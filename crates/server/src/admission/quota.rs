@@ -41,7 +41,8 @@ impl Quota {
     /// A new, empty share.
     pub(crate) fn share(self: &Arc<Self>) -> Arc<Share> {
         let (quota, turn) = (self.clone(), tokio::sync::Mutex::new(()));
-        Arc::new(Share { quota, granted: AtomicUsize::new(0), over: AtomicUsize::new(0), turn })
+        let (granted, over) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Share { quota, granted, over, refused: AtomicU64::new(0), turn })
     }
 
     pub(crate) fn limit(&self) -> usize {
@@ -78,6 +79,8 @@ pub(crate) struct Share {
     quota: Arc<Quota>,
     granted: AtomicUsize,
     over: AtomicUsize,
+    /// Requests of this peer that had to wait or were refused.
+    refused: AtomicU64,
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -95,9 +98,19 @@ impl Share {
     pub(crate) fn try_take(self: &Arc<Self>, amount: usize) -> Option<Taken> {
         let taken = self.grant(amount);
         if taken.is_none() {
-            self.quota.refused.fetch_add(1, Ordering::Relaxed);
+            self.count_refused();
         }
         taken
+    }
+
+    fn count_refused(&self) {
+        self.quota.refused.fetch_add(1, Ordering::Relaxed);
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often a request of this peer had to wait or was refused.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     fn grant(self: &Arc<Self>, amount: usize) -> Option<Taken> {
@@ -118,7 +131,7 @@ impl Share {
         {
             return taken;
         }
-        self.quota.refused.fetch_add(1, Ordering::Relaxed);
+        self.count_refused();
         let _turn = self.turn.lock().await;
         loop {
             // Registered before the attempt, so that no release in between is missed.
@@ -219,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_take_what_they_can_leave_room_for_the_next() {
+    fn greedy_peers_leave_room_for_the_next() {
         let quota = Quota::new(120);
         let (first, second, third) = (quota.share(), quota.share(), quota.share());
         let first = fill(&first);
@@ -233,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_holds_nothing_may_take_all_that_is_free() {
+    fn a_first_request_may_take_all_free_room() {
         let quota = Quota::new(10);
         let share = quota.share();
         let all = share.try_take(10).unwrap();
@@ -245,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_of_a_peer_are_granted_in_order_and_beside_those_of_others() {
+    async fn requests_are_granted_in_order_for_each_peer() {
         let quota = Quota::new(100);
         let (greedy, modest) = (quota.share(), quota.share());
         let held = greedy.take(50).await;
@@ -263,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_already_is_charged_beyond_the_limit() {
+    fn existing_use_is_charged_beyond_the_limit() {
         let quota = Quota::new(10);
         let share = quota.share();
         let mut charged = share.charge(25);

@@ -26,7 +26,7 @@ use tokio::task::spawn_blocking;
 use tracing::{debug, warn};
 
 /// The method that works on this machine, once that is known.
-static WAYS: Ways = Ways { known: OnceLock::new() };
+static METHOD: WorkingMethod = WorkingMethod { known: OnceLock::new() };
 
 /// Held by the task that reads a list of sockets.
 static LISTING: Semaphore = Semaphore::const_new(1);
@@ -35,12 +35,12 @@ static LISTING: Semaphore = Semaphore::const_new(1);
 /// is open in this network namespace, or the kernel does not report its owner.
 pub(super) async fn find(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
     let [peer, local] = [peer, local].map(canonical);
-    let found = match WAYS.known.get() {
+    let found = match METHOD.known.get() {
         Some(None) => return None,
-        Some(Some(Way::Ask)) => ask(peer, local),
-        Some(Some(Way::List)) | None => {
-            read_listed(move || match WAYS.choose(Way::works) {
-                Some(way) => way.find(peer, local),
+        Some(Some(Method::SockDiag)) => ask(peer, local),
+        Some(Some(Method::ProcNet)) | None => {
+            read_listed(move || match METHOD.choose(Method::works) {
+                Some(method) => method.find(peer, local),
                 None => Ok(None),
             })
             .await
@@ -79,21 +79,21 @@ async fn read_listed(
 }
 
 /// Which method works.
-struct Ways {
+struct WorkingMethod {
     /// Holds `None` if no method works.
-    known: OnceLock<Option<Way>>,
+    known: OnceLock<Option<Method>>,
 }
 
-impl Ways {
+impl WorkingMethod {
     /// The method to use now: the first one that works. The result is stored unless an earlier
     /// method failed with a transient error.
-    fn choose(&self, works: impl Fn(Way) -> io::Result<bool>) -> Option<Way> {
+    fn choose(&self, works: impl Fn(Method) -> io::Result<bool>) -> Option<Method> {
         if let Some(known) = self.known.get() {
             return *known;
         }
         let mut may_pass = false;
-        let found = [Way::Ask, Way::List].into_iter().find(|&way| {
-            works(way).unwrap_or_else(|error| {
+        let found = [Method::SockDiag, Method::ProcNet].into_iter().find(|&method| {
+            works(method).unwrap_or_else(|error| {
                 may_pass |= is_passing(&error);
                 false
             })
@@ -131,12 +131,14 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Ask,
-    List,
+enum Method {
+    /// A query for the one socket.
+    SockDiag,
+    /// The list of all sockets.
+    ProcNet,
 }
 
-impl Way {
+impl Method {
     /// Tests the method on a connection of this process.
     fn works(self) -> io::Result<bool> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -147,8 +149,8 @@ impl Way {
 
     fn find(self, peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
         match self {
-            Self::Ask => ask(peer, local),
-            Self::List => list(peer, local),
+            Self::SockDiag => ask(peer, local),
+            Self::ProcNet => list(peer, local),
         }
     }
 }
@@ -300,49 +302,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_find_this_process_and_nothing_where_nothing_is() {
+    fn both_lookups_find_the_owner_of_a_socket() {
         let own = rustix::process::geteuid().as_raw();
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("there");
             let [peer, local] = [client.local_addr(), client.peer_addr()].map(|a| a.expect("one"));
-            let ways: Vec<_> =
-                [Way::Ask, Way::List].into_iter().filter(|w| w.works().unwrap_or(false)).collect();
-            for way in ways {
-                assert_eq!(way.find(peer, local).ok(), Some(Some(own)), "{way:?} {address}");
+            let methods: Vec<_> = [Method::SockDiag, Method::ProcNet]
+                .into_iter()
+                .filter(|w| w.works().unwrap_or(false))
+                .collect();
+            for method in methods {
+                assert_eq!(method.find(peer, local).ok(), Some(Some(own)), "{method:?} {address}");
                 let other = SocketAddr::new(local.ip(), 1);
-                assert_eq!(way.find(peer, other).ok(), Some(None), "{way:?} {address}");
+                assert_eq!(method.find(peer, other).ok(), Some(None), "{method:?} {address}");
             }
         }
     }
 
     #[test]
-    fn a_failure_that_may_pass_decides_nothing() {
+    fn a_transient_lookup_failure_is_retried() {
         let fails = |error: Errno| move |_| -> io::Result<bool> { Err(error.into()) };
-        let ways = Ways { known: OnceLock::new() };
+        let methods = WorkingMethod { known: OnceLock::new() };
         for passing in [Errno::MFILE, Errno::NOBUFS, Errno::ADDRNOTAVAIL] {
-            assert_eq!(ways.choose(fails(passing)), None);
+            assert_eq!(methods.choose(fails(passing)), None);
         }
         let list_alone = |error: Errno| {
-            move |way| match way {
-                Way::Ask => Err(error.into()),
-                Way::List => Ok(true),
+            move |method| match method {
+                Method::SockDiag => Err(error.into()),
+                Method::ProcNet => Ok(true),
             }
         };
-        assert_eq!(ways.choose(list_alone(Errno::NFILE)), Some(Way::List), "for now");
-        assert_eq!(ways.choose(|_| Ok(true)), Some(Way::Ask));
-        assert_eq!(ways.choose(fails(Errno::MFILE)), Some(Way::Ask), "it is not tried again");
+        assert_eq!(methods.choose(list_alone(Errno::NFILE)), Some(Method::ProcNet), "for now");
+        assert_eq!(methods.choose(|_| Ok(true)), Some(Method::SockDiag));
+        assert_eq!(
+            methods.choose(fails(Errno::MFILE)),
+            Some(Method::SockDiag),
+            "it is not tried again"
+        );
 
-        let ways = Ways { known: OnceLock::new() };
-        assert_eq!(ways.choose(list_alone(Errno::PROTONOSUPPORT)), Some(Way::List));
-        assert_eq!(ways.choose(|_| Ok(true)), Some(Way::List), "asking never works here");
-        let ways = Ways { known: OnceLock::new() };
-        assert_eq!(ways.choose(|_| Ok(false)), None);
-        assert_eq!(ways.choose(|_| Ok(true)), None);
+        let methods = WorkingMethod { known: OnceLock::new() };
+        assert_eq!(methods.choose(list_alone(Errno::PROTONOSUPPORT)), Some(Method::ProcNet));
+        assert_eq!(methods.choose(|_| Ok(true)), Some(Method::ProcNet), "asking never works here");
+        let methods = WorkingMethod { known: OnceLock::new() };
+        assert_eq!(methods.choose(|_| Ok(false)), None);
+        assert_eq!(methods.choose(|_| Ok(true)), None);
     }
 
     #[tokio::test]
-    async fn who_sends_datagrams_is_found_at_any_address_of_the_machine() {
+    async fn the_sender_of_a_datagram_is_found_at_any_local_address() {
         let own = rustix::process::geteuid().as_raw();
         let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
         let port = sender.local_addr().expect("bound").port();
@@ -357,7 +365,7 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn lines_of_the_kernels_list() {
+    fn lines_of_proc_net_tcp_are_parsed() {
         let line = "   1: 0100007F:CF08 0100007F:0801 01 00000000:00000000 02:000A8E7B 00000000  \
                     1000        0 123456 2 0000000000000000 20 4 30 10 -1";
         let listed = Listed::read(line).expect("a socket");

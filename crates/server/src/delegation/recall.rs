@@ -3,9 +3,9 @@
 //! return it.
 //!
 //! 1. A change of a file that is not made under an open (by another protocol version, with a
-//!    special stateid, of attributes or of names) runs under a [`Claim`]. The caller takes the
-//!    claim before it searches for delegations and keeps it until the change is done; meanwhile the
-//!    file cannot be delegated.
+//!    special stateid, of attributes or of names) runs under an [`AccessClaim`]. The caller takes
+//!    the claim before it searches for delegations and keeps it until the change is done; meanwhile
+//!    the file cannot be delegated.
 //! 2. A call that finds a conflicting delegation waits for [`PATIENCE`], then fails with
 //!    [`WouldBlock`](weir_vfs::Error::WouldBlock), so that its client tries again. A delegation
 //!    that is not returned within a lease is revoked ([`State::recall`]).
@@ -59,7 +59,7 @@ pub struct Recalls {
     /// Whether the grace period may still be in effect.
     in_grace: AtomicBool,
     /// Exports whose files a task is checking.
-    looking: Mutex<HashSet<u16>>,
+    checking: Mutex<HashSet<u16>>,
     stop: CancellationToken,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Named<'a> {
 /// Allows an access to a file without an open. While a claim for a change lives, the file is not
 /// delegated.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct AccessClaim {
     _changing: Option<ChangeGuard>,
 }
 
@@ -103,7 +103,7 @@ impl Recalls {
             clock,
             gone: Notify::new(),
             in_grace: AtomicBool::new(true),
-            looking: Mutex::default(),
+            checking: Mutex::default(),
             stop,
         }
     }
@@ -138,7 +138,7 @@ impl Recalls {
         node: Node,
         touch: Touch,
         by: Option<ClientId>,
-    ) -> weir_vfs::Result<Claim> {
+    ) -> weir_vfs::Result<AccessClaim> {
         let claim = self.begin(node, touch);
         if self.filter.may_conflict(node, touch) {
             self.clear(node, touch, by).await?;
@@ -153,7 +153,7 @@ impl Recalls {
         node: Node,
         touch: Touch,
         by: Option<ClientId>,
-    ) -> Option<Claim> {
+    ) -> Option<AccessClaim> {
         let claim = self.begin(node, touch);
         let free = !self.filter.may_conflict(node, touch) || !self.recall(node, touch, by);
         free.then_some(claim)
@@ -171,14 +171,14 @@ impl Recalls {
         names: &[Named<'_>],
         by: Option<ClientId>,
         wait: bool,
-    ) -> weir_vfs::Result<Vec<Claim>> {
+    ) -> weir_vfs::Result<Vec<AccessClaim>> {
         let mut claims = Vec::new();
         if wait && !self.filter.any() {
             return Ok(claims);
         }
         for Named { fs, caller, dir, name } in names {
             // The operation itself reports what cannot be found.
-            let Ok(found) = fs.lookup(caller, dir.id, name).await else { continue };
+            let Ok(found) = fs.lookup(caller, dir.id.entry(name)).await else { continue };
             if found.kind != FileKind::Regular {
                 continue;
             }
@@ -192,8 +192,8 @@ impl Recalls {
         Ok(claims)
     }
 
-    fn begin(&self, node: Node, touch: Touch) -> Claim {
-        Claim { _changing: (touch == Touch::Change).then(|| self.filter.begin_change(node)) }
+    fn begin(&self, node: Node, touch: Touch) -> AccessClaim {
+        AccessClaim { _changing: (touch == Touch::Change).then(|| self.filter.begin_change(node)) }
     }
 
     /// Recalls the conflicting delegations, and waits until they are gone.
@@ -297,7 +297,7 @@ impl Recalls {
             return fs.getattr(node.id).await;
         };
         let ours = fs.getattr(node.id).await?;
-        Ok(self.state.lock().told(writer.key, answer, ours, self.clock.wall()))
+        Ok(self.state.lock().attrs_for_others(writer.key, answer, ours, self.clock.wall()))
     }
 
     /// Asks the holder of a write delegation for the attributes that it answers for. Returns `None`
@@ -332,12 +332,12 @@ impl Recalls {
             by_export.entry(delegated.1.export).or_default().push(delegated);
         }
         for (export, files) in by_export {
-            if !self.looking.lock().insert(export) {
+            if !self.checking.lock().insert(export) {
                 continue;
             }
-            let looking = Looking { recalls: self.clone(), export };
+            let checking = ExportCheck { recalls: self.clone(), export };
             tokio::spawn(async move {
-                let Looking { recalls, .. } = &looking;
+                let ExportCheck { recalls, .. } = &checking;
                 tokio::select! {
                     () = recalls.stop.cancelled() => {}
                     () = recalls.look_at(export, files) => {}
@@ -366,14 +366,14 @@ impl Recalls {
 type Delegated = (StateKey, Node, Option<u64>);
 
 /// Marks an export as being checked until it is dropped.
-struct Looking {
+struct ExportCheck {
     recalls: Arc<Recalls>,
     export: u16,
 }
 
-impl Drop for Looking {
+impl Drop for ExportCheck {
     fn drop(&mut self) {
-        self.recalls.looking.lock().remove(&self.export);
+        self.recalls.checking.lock().remove(&self.export);
     }
 }
 

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_at_a_time_and_no_deadlock_with_oneself() {
+    async fn changes_are_exclusive_and_lock_two_directories_without_deadlock() {
         let changes = Changes::default();
         let held = changes.lock_both(node(1), node(1)).await;
         assert!(changes.lock(node(1)).now_or_never().is_none());

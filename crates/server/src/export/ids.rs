@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_export_keeps_its_number_and_nobody_gets_that_of_another() {
+    fn an_export_keeps_its_number_and_no_other_export_gets_it() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (("/a", Path::new("/srv/a")), ("/b", Path::new("/srv/b")));
         let moved = ("/a", Path::new("/srv/other"));

@@ -22,4 +22,4 @@ pub use options::{
     CachePolicy, ClientAccess, ClientRule, Durability, Export, ExportOptions, Squash,
 };
 pub(crate) use served::{Admitted, Served};
-pub use table::{Exports, ExportsError, HandleError, PathError, Table, check_path, clash};
+pub use table::{ExportTable, Exports, ExportsError, HandleError, PathError, check_path, clash};

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused_with_advice() {
+    fn invalid_networks_are_refused_with_advice() {
         for text in ["", "here", "1.2.3.4/", "1.2.3.4/x", "1.2.3/8", "1.2.3.4/999", "/8"] {
             assert_eq!(text.parse::<Network>(), Err(NetworkError::Malformed), "{text}");
         }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_written_as_they_are_read() {
+    fn networks_round_trip_through_text() {
         for text in ["*", "192.0.2.0/24", "192.0.2.7", "2001:db8::/32", "::1", "0.0.0.0/0"] {
             assert_eq!(network(text).to_string(), text);
         }

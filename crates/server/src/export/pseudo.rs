@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 use weir_vfs::{
-    Access, Attr, Caller, Capabilities, Created, DirEntry, DirPage, EntryName, Error, FileId,
-    FileKind, FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr, SpecialFile,
+    Access, Attr, Caller, Capabilities, CreateMode, Created, DirEntry, DirPage, EntryName, Error,
+    FileId, FileKind, FileSystem, FsStat, NewFile, OpenFile, Permissions, ReaddirRequest,
+    RenameFlags, Result, SetAttr, SpecialFile,
 };
 
 const READ_AND_SEARCH: Permissions = Permissions::READ.union(Permissions::EXECUTE);
@@ -144,28 +145,22 @@ impl FileSystem for PseudoFs {
         Ok(mask & READ_AND_SEARCH)
     }
 
-    async fn lookup(&self, _: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
-        self.attr(*self.dir(dir)?.entries.get(name).ok_or(Error::NotFound)?)
+    async fn lookup(&self, _: &Caller, entry: EntryName<'_>) -> Result<Attr> {
+        self.attr(*self.dir(entry.dir)?.entries.get(entry.name).ok_or(Error::NotFound)?)
     }
 
     async fn parent(&self, dir: FileId) -> Result<Attr> {
         self.attr(self.dir(dir)?.parent)
     }
 
-    async fn readdir(
-        &self,
-        _: &Caller,
-        dir: FileId,
-        cookie: u64,
-        max_entries: usize,
-        _with_attr: bool,
-    ) -> Result<DirPage> {
-        let names = &self.dir(dir)?.entries;
-        let skip = usize::try_from(cookie.saturating_sub(COOKIE_SHIFT - 1)).unwrap_or(usize::MAX);
+    async fn readdir(&self, _: &Caller, request: ReaddirRequest) -> Result<DirPage> {
+        let names = &self.dir(request.dir)?.entries;
+        let skip =
+            usize::try_from(request.cookie.saturating_sub(COOKIE_SHIFT - 1)).unwrap_or(usize::MAX);
         let entries: Vec<DirEntry> = (COOKIE_SHIFT..)
             .zip(names)
             .skip(skip)
-            .take(max_entries)
+            .take(request.max_entries)
             .map(|(cookie, (name, &id))| DirEntry {
                 name: name.clone(),
                 cookie,
@@ -181,52 +176,31 @@ impl FileSystem for PseudoFs {
         Err(Error::Invalid)
     }
 
-    async fn create(
-        &self,
-        _: &Caller,
-        _: FileId,
-        _: &[u8],
-        _: &SetAttr,
-        _: bool,
-    ) -> Result<Created> {
+    async fn create(&self, _: &Caller, _: NewFile<'_>, _: CreateMode) -> Result<Created> {
         Err(Error::ReadOnly)
     }
 
-    async fn mkdir(&self, _: &Caller, _: FileId, _: &[u8], _: &SetAttr) -> Result<Attr> {
+    async fn mkdir(&self, _: &Caller, _: NewFile<'_>) -> Result<Attr> {
         Err(Error::ReadOnly)
     }
 
-    async fn symlink(
-        &self,
-        _: &Caller,
-        _: FileId,
-        _: &[u8],
-        _: &[u8],
-        _: &SetAttr,
-    ) -> Result<Attr> {
+    async fn symlink(&self, _: &Caller, _: NewFile<'_>, _: &[u8]) -> Result<Attr> {
         Err(Error::ReadOnly)
     }
 
-    async fn mknod(
-        &self,
-        _: &Caller,
-        _: FileId,
-        _: &[u8],
-        _: SpecialFile,
-        _: &SetAttr,
-    ) -> Result<Attr> {
+    async fn mknod(&self, _: &Caller, _: NewFile<'_>, _: SpecialFile) -> Result<Attr> {
         Err(Error::ReadOnly)
     }
 
-    async fn link(&self, _: &Caller, _: FileId, _: FileId, _: &[u8]) -> Result<Attr> {
+    async fn link(&self, _: &Caller, _: FileId, _: EntryName<'_>) -> Result<Attr> {
         Err(Error::ReadOnly)
     }
 
-    async fn unlink(&self, _: &Caller, _: FileId, _: &[u8]) -> Result<()> {
+    async fn unlink(&self, _: &Caller, _: EntryName<'_>) -> Result<()> {
         Err(Error::ReadOnly)
     }
 
-    async fn rmdir(&self, _: &Caller, _: FileId, _: &[u8]) -> Result<()> {
+    async fn rmdir(&self, _: &Caller, _: EntryName<'_>) -> Result<()> {
         Err(Error::ReadOnly)
     }
 
@@ -255,30 +229,42 @@ mod tests {
     use super::*;
 
     async fn names(fs: &PseudoFs, path: &str) -> Vec<String> {
-        let page = fs.readdir(&Caller::Own, id_of(path), 0, 100, true).await.unwrap();
+        let page = fs
+            .readdir(
+                &Caller::Own,
+                ReaddirRequest { dir: id_of(path), cookie: 0, max_entries: 100, with_attr: true },
+            )
+            .await
+            .unwrap();
         assert!(page.eof);
         page.entries.into_iter().map(|e| String::from_utf8(e.name).unwrap()).collect()
     }
 
     #[tokio::test]
-    async fn directories_are_those_above_the_exports() {
+    async fn the_pseudo_tree_has_the_directories_above_the_exports() {
         let fs = PseudoFs::new([("/srv/a", 0), ("/srv/b/c", 0), ("/home", 0)], None);
         assert_eq!(names(&fs, "").await, ["home", "srv"]);
         assert_eq!(names(&fs, "/srv").await, ["a", "b"]);
-        let b = fs.lookup(&Caller::Own, id_of("/srv"), b"b").await.unwrap();
+        let b = fs.lookup(&Caller::Own, id_of("/srv").entry(b"b")).await.unwrap();
         assert_eq!((b.id, b.nlink), (id_of("/srv/b"), 3));
         assert_eq!(fs.parent(b.id).await.unwrap().id, id_of("/srv"));
         assert_eq!(fs.parent(fs.root()).await.unwrap().id, fs.root());
-        assert_eq!(fs.lookup(&Caller::Own, b.id, b"x").await, Err(Error::NotFound));
+        assert_eq!(fs.lookup(&Caller::Own, b.id.entry(b"x")).await, Err(Error::NotFound));
         assert_eq!(fs.access(&Caller::Own, b.id, Permissions::all()).await, Ok(READ_AND_SEARCH));
     }
 
     #[tokio::test]
-    async fn a_directory_is_read_on_from_any_entry() {
+    async fn a_pseudo_directory_is_readable_from_any_entry_on() {
         let fs = PseudoFs::new([("/a", 0), ("/b", 0), ("/c", 0)], None);
         let (mut cookie, mut seen) = (0, Vec::new());
         loop {
-            let page = fs.readdir(&Caller::Own, fs.root(), cookie, 1, false).await.unwrap();
+            let page = fs
+                .readdir(
+                    &Caller::Own,
+                    ReaddirRequest { dir: fs.root(), cookie, max_entries: 1, with_attr: false },
+                )
+                .await
+                .unwrap();
             seen.extend(page.entries.iter().map(|e| e.name.clone()));
             if page.eof {
                 break;
@@ -289,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_differs_changes() {
+    async fn an_update_changes_only_directories_that_differ() {
         let before = PseudoFs::new([("/a/x", 0), ("/b/y", 1)], None);
         let after = PseudoFs::new([("/b/y", 1), ("/a/x", 0), ("/a/z", 0)], Some(&before));
         let hidden = PseudoFs::new([("/a/x", 0), ("/b/y", 2)], Some(&before));

@@ -1,7 +1,7 @@
 //! Caches which callers may read and write a file's data, so that not every READ asks the store.
 //!
 //! 1. A granted right holds for [`HOLDS`], but not after a client changes the file's mode, owner or
-//!    ACL ([`Rights::changed`]). Changes by local programs take effect within [`HOLDS`].
+//!    ACL ([`RightsCache::changed`]). Changes by local programs take effect within [`HOLDS`].
 //! 2. Refusals are not cached.
 //! 3. At most [`SHARDS`] times [`SHARD_RIGHTS`] rights are cached, for all clients together.
 
@@ -32,20 +32,20 @@ struct Key {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Granted {
+struct CachedRight {
     at: Duration,
     /// The file's change counter from before the store was asked.
     changes: u32,
 }
 
 /// Rights granted recently.
-pub(crate) struct Rights {
-    shards: [Mutex<LruCache<Key, Granted>>; SHARDS],
+pub(crate) struct RightsCache {
+    shards: [Mutex<LruCache<Key, CachedRight>>; SHARDS],
     changes: Vec<AtomicU32>,
     hasher: RandomState,
 }
 
-impl Default for Rights {
+impl Default for RightsCache {
     fn default() -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::new(LruCache::new(SHARD_RIGHTS))),
@@ -55,13 +55,13 @@ impl Default for Rights {
     }
 }
 
-impl std::fmt::Debug for Rights {
+impl std::fmt::Debug for RightsCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rights").finish_non_exhaustive()
+        f.debug_struct("RightsCache").finish_non_exhaustive()
     }
 }
 
-impl Rights {
+impl RightsCache {
     /// Refuses a caller that may not read or write a file that it has opened ([`Served::may`]).
     /// `now` is monotonic time.
     ///
@@ -88,7 +88,7 @@ impl Rights {
         if !export.may(caller, node.id, access).await? {
             return Err(Error::AccessDenied);
         }
-        shard.lock().insert(key, Granted { at: now, changes });
+        shard.lock().insert(key, CachedRight { at: now, changes });
         Ok(())
     }
 

@@ -112,7 +112,7 @@ mod tests {
     const FILE: FileId = FileId { ino: 5, generation: 1 };
 
     #[test]
-    fn a_stream_is_known_by_what_is_left_of_the_file() {
+    fn a_stream_is_detected_by_the_rest_of_the_file() {
         let streams = Streams::default();
         // An order in which a client's requests may arrive.
         let lengths: Vec<u64> = [1, 0, 3, 2, 5]
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn scattered_reads_and_other_clients_are_no_stream() {
+    fn scattered_reads_and_reads_of_other_clients_are_no_stream() {
         let streams = Streams::default();
         for i in 0..1000 {
             let offset = (i * 7919 % 1000) * 100 * MIB;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn several_readers_of_a_file_are_told_apart() {
+    fn several_readers_of_a_file_are_distinguished() {
         let streams = Streams::default();
         for at in 0..8 {
             for reader in 0..4 {

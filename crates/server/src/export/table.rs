@@ -1,6 +1,6 @@
 //! All exports of a server.
 //!
-//! 1. A request uses one [`Table`] throughout, even if the table is replaced meanwhile.
+//! 1. A request uses one [`ExportTable`] throughout, even if the table is replaced meanwhile.
 //! 2. The exports are the leaves of the tree that clients see: none lies within another. The
 //!    directories above them are an export of their own, the pseudo file system, which no client
 //!    can change. It is absent if the only export is at `/`.
@@ -11,7 +11,7 @@ use super::directory_change::Changes;
 use super::ids::{ExportIds, PSEUDO};
 use super::options::{Export, ExportOptions, Squash};
 use super::pseudo::{self, PseudoFs};
-use super::rights::Rights;
+use super::rights::RightsCache;
 use super::served::Served;
 use crate::handle::{HANDLE_BYTES, Handles, Node};
 use parking_lot::{Mutex, RwLock};
@@ -118,12 +118,12 @@ pub enum HandleError {
 /// All exports of a server, and their filehandles.
 #[derive(Debug)]
 pub struct Exports {
-    table: RwLock<Arc<Table>>,
+    table: RwLock<Arc<ExportTable>>,
     ids: Mutex<ExportIds>,
     state_dir: PathBuf,
     handles: Handles,
     changes: Changes,
-    rights: Rights,
+    rights: RightsCache,
 }
 
 impl Exports {
@@ -138,19 +138,19 @@ impl Exports {
     ) -> Result<Self, ExportsError> {
         let in_dir = |source| ExportsError::Ids { path: state_dir.to_owned(), source };
         let mut ids = ExportIds::open(state_dir).map_err(in_dir)?;
-        let table = Table::new(exports, &mut ids, None, state_dir)?;
+        let table = ExportTable::new(exports, &mut ids, None, state_dir)?;
         Ok(Self {
             table: RwLock::new(Arc::new(table)),
             ids: Mutex::new(ids),
             state_dir: state_dir.to_owned(),
             handles,
             changes: Changes::default(),
-            rights: Rights::default(),
+            rights: RightsCache::default(),
         })
     }
 
     /// The current table.
-    pub fn table(&self) -> Arc<Table> {
+    pub fn table(&self) -> Arc<ExportTable> {
         self.table.read().clone()
     }
 
@@ -164,7 +164,7 @@ impl Exports {
         // first.
         let mut ids = self.ids.lock();
         let before = self.table();
-        let table = Table::new(exports, &mut ids, Some(&before), &self.state_dir)?;
+        let table = ExportTable::new(exports, &mut ids, Some(&before), &self.state_dir)?;
         let gone = before.served.keys().filter(|id| !table.served.contains_key(id)).copied();
         let gone = gone.collect();
         *self.table.write() = Arc::new(table);
@@ -177,7 +177,7 @@ impl Exports {
     }
 
     /// The cached rights of callers.
-    pub(crate) fn rights(&self) -> &Rights {
+    pub(crate) fn rights(&self) -> &RightsCache {
         &self.rights
     }
 
@@ -201,7 +201,7 @@ impl Exports {
 
 /// A snapshot of the exports.
 #[derive(Debug)]
-pub struct Table {
+pub struct ExportTable {
     served: HashMap<u16, Arc<Served>>,
     /// The export numbers, sorted by path.
     order: Vec<u16>,
@@ -218,7 +218,7 @@ struct Pseudo {
     junctions: HashMap<FileId, u16>,
 }
 
-impl Table {
+impl ExportTable {
     fn new(
         exports: Vec<Export>,
         ids: &mut ExportIds,
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn exports_lie_beside_each_other() {
+    fn nested_or_equal_export_paths_clash() {
         assert_eq!(clash(&["/b", "/a", "/a-b", "/ab"]), None);
         assert_eq!(clash(&["/b", "/a/c", "/a-b", "/a"]), Some((3, 1)));
         assert_eq!(clash(&["/a", "/"]), Some((1, 0)));

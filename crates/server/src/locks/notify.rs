@@ -29,18 +29,18 @@ pub(crate) async fn run(
     callbacks: Arc<Callbacks>,
 ) {
     let freed = state.lock().on_freed();
-    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let permits = Arc::new(Semaphore::new(AT_ONCE));
     let mut telling = JoinSet::new();
     loop {
         freed.notified().await;
         let notices = state.lock().take_freed();
         for notice in notices {
             // The semaphore is never closed.
-            let Ok(place) = places.clone().acquire_owned().await else { return };
+            let Ok(permit) = permits.clone().acquire_owned().await else { return };
             let (exports, callbacks) = (exports.clone(), callbacks.clone());
             telling.spawn(async move {
                 tell(&exports, &callbacks, notice).await;
-                drop(place);
+                drop(permit);
             });
         }
         while telling.try_join_next().is_some() {}

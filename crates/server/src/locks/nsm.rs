@@ -17,7 +17,7 @@
 //!    known, the current number must be that of the notice.
 //! 3. A host that does not answer keeps its locks. The server asks it for [`CONFIRM_PATIENCE`], and
 //!    once more when it requests a lock, because Linux runs its status monitor by then; if that
-//!    fails, too, the notice is dropped. One task asks each host, for at most [`MAX_ASKED`] hosts
+//!    fails, too, the notice is dropped. One task asks each host, for at most [`MAX_QUERIES`] hosts
 //!    at a time, and only hosts with locks: datagrams cannot make the server call other hosts.
 //!    While a notice is undecided, the host gets no lock, because the answer could free it along
 //!    with those of the host's earlier run ([`Nsm1::settle`]).
@@ -65,7 +65,7 @@ const PAUSE: std::ops::RangeInclusive<Duration> =
 /// How long the server tries to ask a host whether it has restarted.
 const CONFIRM_PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum number of hosts asked at a time.
-const MAX_ASKED: usize = 64;
+const MAX_QUERIES: usize = 64;
 /// Maximum number of hosts notified at a time.
 const MAX_TELLING: usize = 64;
 /// Longest datagram accepted: an RPC header, a name and a number.
@@ -81,7 +81,7 @@ pub(crate) struct Nsm1 {
     /// The number of this run of the server.
     run: u32,
     clock: Arc<dyn Clock>,
-    asker: Arc<Asker>,
+    queries: Arc<HostQueries>,
 }
 
 /// What the status monitor needs to check notices.
@@ -95,22 +95,22 @@ pub(crate) struct Confirm {
 }
 
 /// Asks hosts for their state numbers.
-struct Asker {
+struct HostQueries {
     confirm: Confirm,
     /// Hosts that are being asked after a notice.
-    asked: Mutex<HashSet<IpAddr>>,
+    confirming: Mutex<HashSet<IpAddr>>,
     /// Hosts that are being asked because they request a lock.
     settling: Mutex<HashSet<IpAddr>>,
     /// Notified when a host in `settling` has been asked.
     settled: Notify,
-    places: Semaphore,
+    permits: Semaphore,
 }
 
-impl Asker {
+impl HostQueries {
     /// Asks a host's status monitor for its state number.
     async fn ask(&self, host: IpAddr) -> io::Result<i32> {
         // The semaphore is never closed.
-        let _place = self.places.acquire().await.map_err(io::Error::other)?;
+        let _permit = self.permits.acquire().await.map_err(io::Error::other)?;
         let mapper = SocketAddr::new(host, self.confirm.mapper_port);
         let mut client = PortMapper::find(mapper, Source::ANY, nsm::ID, LIMITS).await?;
         // Some status monitors answer only for names that they can resolve.
@@ -177,7 +177,7 @@ impl Asker {
                 return;
             }
             if self.settling.lock().insert(host) {
-                let _settling = Settling { asker: self, host };
+                let _settling = Settling { queries: self, host };
                 match timeout(PATIENCE, self.ask(host)).await {
                     Ok(Ok(run)) => return self.answered(host, run),
                     failed => {
@@ -201,46 +201,50 @@ impl Asker {
 
 /// A host in `settling`.
 struct Settling<'a> {
-    asker: &'a Asker,
+    queries: &'a HostQueries,
     host: IpAddr,
 }
 
 impl Drop for Settling<'_> {
     fn drop(&mut self) {
-        self.asker.settling.lock().remove(&self.host);
-        self.asker.settled.notify_waiters();
+        self.queries.settling.lock().remove(&self.host);
+        self.queries.settled.notify_waiters();
     }
 }
 
-/// A host in `asked`.
-struct Asked {
-    asker: Arc<Asker>,
+/// A host in `confirming`.
+struct Confirming {
+    queries: Arc<HostQueries>,
     host: IpAddr,
 }
 
-impl Drop for Asked {
+impl Drop for Confirming {
     fn drop(&mut self) {
-        self.asker.asked.lock().remove(&self.host);
+        self.queries.confirming.lock().remove(&self.host);
     }
 }
 
 impl Nsm1 {
     pub(crate) fn new(run: u32, clock: Arc<dyn Clock>, confirm: Confirm) -> Self {
-        let (asked, settling) = (Mutex::default(), Mutex::default());
-        let (settled, places) = (Notify::new(), Semaphore::new(MAX_ASKED));
-        Self { run, clock, asker: Arc::new(Asker { confirm, asked, settling, settled, places }) }
+        let (confirming, settling) = (Mutex::default(), Mutex::default());
+        let (settled, permits) = (Notify::new(), Semaphore::new(MAX_QUERIES));
+        Self {
+            run,
+            clock,
+            queries: Arc::new(HostQueries { confirm, confirming, settling, settled, permits }),
+        }
     }
 
     /// Called when a host takes a lock: asks for its state number, unless that is known or was
     /// asked for recently.
     pub(crate) fn learn(&self, host: IpAddr) {
         let now = self.clock.monotonic();
-        if self.asker.confirm.state.lock().nlm_asks_run(host, now) {
-            let asker = self.asker.clone();
+        if self.queries.confirm.state.lock().nlm_asks_run(host, now) {
+            let queries = self.queries.clone();
             tokio::spawn(async move {
                 tokio::select! {
-                    () = asker.confirm.stop.cancelled() => {}
-                    () = asker.learn(host) => {}
+                    () = queries.confirm.stop.cancelled() => {}
+                    () = queries.learn(host) => {}
                 }
             });
         }
@@ -250,10 +254,10 @@ impl Nsm1 {
     /// its locks.
     pub(crate) fn noticed_by_connection(&self, from: &Peer, what: &str) {
         let host = from.addr().ip().to_canonical();
-        let has_locks = self.asker.confirm.state.lock().nlm_run_of(host).is_some();
+        let has_locks = self.queries.confirm.state.lock().nlm_run_of(host).is_some();
         if has_locks && self.counts(from.addr()) && is_of_host(from.addr(), from.origin()) {
             info!("{host} reports that it {what}: its NLM locks are freed");
-            let mut state = self.asker.confirm.state.lock();
+            let mut state = self.queries.confirm.state.lock();
             state.nlm_free(host);
             state.nlm_note_run(host, None);
         }
@@ -262,39 +266,39 @@ impl Nsm1 {
     /// Handles a datagram that says that a host has restarted.
     async fn noticed_by_datagram(&self, from: SocketAddr, noticed: i32) {
         let host = from.ip().to_canonical();
-        let has_locks = self.asker.confirm.state.lock().nlm_run_of(host).is_some();
+        let has_locks = self.queries.confirm.state.lock().nlm_run_of(host).is_some();
         if !has_locks
             || !self.counts(from)
             || !is_of_host(from, Origin::of_datagram(from).await)
-            || !self.asker.confirm.state.lock().nlm_doubt(host, noticed)
-            || !self.asker.asked.lock().insert(host)
+            || !self.queries.confirm.state.lock().nlm_doubt(host, noticed)
+            || !self.queries.confirming.lock().insert(host)
         {
             return;
         }
-        let asked = Asked { asker: self.asker.clone(), host };
+        let confirming = Confirming { queries: self.queries.clone(), host };
         tokio::spawn(async move {
-            let asker = &asked.asker;
+            let queries = &confirming.queries;
             tokio::select! {
-                () = asker.confirm.stop.cancelled() => {}
-                () = asker.confirm(host) => {}
+                () = queries.confirm.stop.cancelled() => {}
+                () = queries.confirm(host) => {}
             }
         });
     }
 
     /// Called before a host takes a lock: if its restart is in doubt, asks the host.
     pub(crate) async fn settle(&self, host: IpAddr) {
-        self.asker.settle(host).await;
+        self.queries.settle(host).await;
     }
 
     /// Whether a host is being asked after a notice.
     #[cfg(test)]
     pub(crate) fn is_asking(&self, host: IpAddr) -> bool {
-        self.asker.asked.lock().contains(&host)
+        self.queries.confirming.lock().contains(&host)
     }
 
     /// Whether a notice comes from a port that only the host's superuser may bind.
     fn counts(&self, from: SocketAddr) -> bool {
-        let counts = from.port() < self.asker.confirm.ports_below;
+        let counts = from.port() < self.queries.confirm.ports_below;
         if !counts {
             warn!("{from}: ignoring a restart notice: it does not come from a privileged port");
         }
@@ -479,7 +483,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_runs_are_odd_and_go_up() {
+    fn state_numbers_are_odd_and_increase() {
         assert_eq!([1, 2, 3].map(number_of), [1, 3, 5]);
         assert!(number_of(u32::MAX) > 0);
     }

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_has_a_place_and_a_name_of_its_own() {
+    fn every_table_row_has_its_own_index_and_name() {
         let mut places: Vec<usize> = Row::all().map(Row::index).collect();
         let mut names: Vec<_> = Row::all().map(Row::labels).collect();
         let rows = places.len();

@@ -2,9 +2,9 @@
 //! `v4::copy::background` executes them.
 //!
 //! 1. A copy belongs to a client: no other client can see it, and it ends with the client.
-//! 2. The copier writes each piece while it holds the job's turn ([`Job::turn`]), after
+//! 2. The copier writes each piece while it holds the job's write lock ([`Job::write_lock`]), after
 //!    [`Copies::check`] has allowed it. Once the copy has lost that right, a request that gives the
-//!    file to another client waits for the turn ([`Copies::quiesce`]).
+//!    file to another client waits for it ([`Copies::quiesce`]).
 //! 3. The server notifies the client while it holds [`Job::telling`]. Once a copy is cancelled, it
 //!    writes nothing more and the client is not notified.
 
@@ -36,7 +36,7 @@ pub(crate) struct Job {
     /// The use of source and destination, with their stateids.
     pub(crate) uses: [Use; 2],
     /// Held by a step from the check of `uses` to the end of its writes.
-    pub(crate) turn: tokio::sync::Mutex<()>,
+    pub(crate) write_lock: tokio::sync::Mutex<()>,
     /// Held while the server notifies the client of the end.
     pub(crate) telling: tokio::sync::Mutex<()>,
     pub(crate) copied: AtomicU64,
@@ -46,7 +46,7 @@ pub(crate) struct Job {
 }
 
 /// The progress of a copy.
-pub(crate) struct Progress {
+pub(crate) struct CopyProgress {
     pub(crate) copied: u64,
     pub(crate) ended: Option<Result<(), Error>>,
 }
@@ -113,7 +113,7 @@ impl Copies {
         };
         for job in jobs {
             if self.check(&job).is_err() || self.state.lock().clients.get(job.client).is_err() {
-                drop(job.turn.lock().await);
+                drop(job.write_lock.lock().await);
             }
         }
     }
@@ -135,13 +135,13 @@ impl Copies {
         client: ClientId,
         key: StateKey,
         node: Node,
-    ) -> Result<Progress, Error> {
+    ) -> Result<CopyProgress, Error> {
         let job = self.find(client, key, node)?;
         let ended = *job.ended.lock();
         if ended.is_some() {
             self.jobs.lock().remove(&key);
         }
-        Ok(Progress { copied: job.copied.load(Ordering::Relaxed), ended })
+        Ok(CopyProgress { copied: job.copied.load(Ordering::Relaxed), ended })
     }
 
     /// Cancels a copy and waits for its current step. The data copied so far stays; the client is
@@ -157,7 +157,7 @@ impl Copies {
     ) -> Result<(), Error> {
         let job = self.find(client, key, node)?;
         job.cancel.cancel();
-        let quiet = async { (job.turn.lock().await, job.telling.lock().await) };
+        let quiet = async { (job.write_lock.lock().await, job.telling.lock().await) };
         let Ok(_quiet) = timeout(PATIENCE, quiet).await else { return Err(Error::Delay) };
         self.jobs.lock().remove(&key);
         Ok(())

@@ -27,7 +27,7 @@ pub(crate) struct Exclusive<'a> {
 
 impl Exclusive<'_> {
     /// Stores the hash in the times of a new file.
-    pub(crate) fn mark(&self, set: &mut SetAttr) {
+    pub(crate) fn store_in(&self, set: &mut SetAttr) {
         let [atime, mtime] = self.times();
         (set.atime, set.mtime) = (Some(SetTime::To(atime)), Some(SetTime::To(mtime)));
     }
@@ -37,7 +37,7 @@ impl Exclusive<'_> {
     /// # Errors
     /// [`Error::Exists`]: another request created it; errors of the store.
     pub(crate) async fn made_before(&self, fs: &CachedFs, size: u64) -> Result<Attr> {
-        let attr = fs.lookup(self.caller, self.dir.id, self.name).await?;
+        let attr = fs.lookup(self.caller, self.dir.id.entry(self.name)).await?;
         let is_ours = attr.kind == FileKind::Regular
             && attr.size == size
             && [attr.atime, attr.mtime] == self.times()
@@ -61,14 +61,14 @@ impl Exclusive<'_> {
             Caller::As(cred) => cred.uid.into(),
         };
         let Node { export, id } = self.dir;
-        let mut told = Vec::with_capacity(40 + self.name.len());
-        told.extend_from_slice(&self.verifier);
-        told.extend_from_slice(&uid.to_be_bytes());
-        told.extend_from_slice(&export.to_be_bytes());
-        told.extend_from_slice(&id.ino.to_be_bytes());
-        told.extend_from_slice(&id.generation.to_be_bytes());
-        told.extend_from_slice(self.name);
-        let [a, b, c, d, rest @ ..] = self.handles.seal_creation(&told);
+        let mut input = Vec::with_capacity(40 + self.name.len());
+        input.extend_from_slice(&self.verifier);
+        input.extend_from_slice(&uid.to_be_bytes());
+        input.extend_from_slice(&export.to_be_bytes());
+        input.extend_from_slice(&id.ino.to_be_bytes());
+        input.extend_from_slice(&id.generation.to_be_bytes());
+        input.extend_from_slice(self.name);
+        let [a, b, c, d, rest @ ..] = self.handles.seal_creation(&input);
         [[a, b, c, d], rest].map(|word| {
             let seconds = u32::from_be_bytes(word) & 0x7fff_ffff;
             UNIX_EPOCH + Duration::from_secs(seconds.into())
@@ -82,7 +82,7 @@ mod tests {
     use weir_vfs::{Cred, FileId};
 
     #[test]
-    fn times_are_those_of_one_key_caller_name_and_verifier() {
+    fn verifier_times_depend_on_key_caller_name_and_verifier() {
         let (key, other_key) = (Handles::new([1; 32]), Handles::new([2; 32]));
         let node = |ino| Node { export: 1, id: FileId { ino, generation: 0 } };
         let user = |uid| Caller::As(Cred { uid, gid: 0, groups: Vec::new() });

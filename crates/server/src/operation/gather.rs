@@ -82,7 +82,7 @@ async fn read_whole(file: &File, offset: u64, count: usize, flags: IoFlags) -> R
         drop(gathered);
         if eof || none || copied.len() == count {
             let mut gathered = Gathered::default();
-            gathered.push(Piece::Copied(copied));
+            gathered.push(GatheredPart::Copied(copied));
             return Ok(Data { gathered, eof });
         }
         let (offset, count) = (offset + copied.len() as u64, count - copied.len());
@@ -117,10 +117,10 @@ fn flatten(segments: Segments, count: usize) -> Gathered {
     let mut data = Gathered::default();
     for segment in segments.segments {
         data.push(match segment {
-            Segment::Data { pages, .. } => Piece::Pages(pages),
+            Segment::Data { pages, .. } => GatheredPart::Pages(pages),
             Segment::Hole { start, end } => {
                 let left = count - data.len;
-                Piece::Zeros(usize::try_from(end - start).map_or(left, |len| len.min(left)))
+                GatheredPart::Zeros(usize::try_from(end - start).map_or(left, |len| len.min(left)))
             }
         });
     }
@@ -128,13 +128,13 @@ fn flatten(segments: Segments, count: usize) -> Gathered {
 }
 
 /// A part of [`Gathered`].
-pub(crate) enum Piece {
+pub(crate) enum GatheredPart {
     Pages(Pages),
     Zeros(usize),
     Copied(Vec<u8>),
 }
 
-impl Piece {
+impl GatheredPart {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Pages(pages) => pages.len(),
@@ -156,12 +156,12 @@ impl Piece {
 /// Pinned pages and zeros.
 #[derive(Default)]
 pub(crate) struct Gathered {
-    pieces: Vec<Piece>,
+    pieces: Vec<GatheredPart>,
     len: usize,
 }
 
 impl Gathered {
-    pub(crate) fn push(&mut self, piece: Piece) {
+    pub(crate) fn push(&mut self, piece: GatheredPart) {
         self.len += piece.len();
         self.pieces.push(piece);
     }
@@ -190,9 +190,9 @@ impl Payload for Gathered {
             let len = piece.len();
             if skip < len {
                 match piece {
-                    Piece::Pages(pages) => pages.slices(skip, out),
-                    Piece::Copied(bytes) => out.push(IoSlice::new(&bytes[skip..])),
-                    Piece::Zeros(_) => {
+                    GatheredPart::Pages(pages) => pages.slices(skip, out),
+                    GatheredPart::Copied(bytes) => out.push(IoSlice::new(&bytes[skip..])),
+                    GatheredPart::Zeros(_) => {
                         let mut left = len - skip;
                         while left > 0 {
                             let now = left.min(ZEROS.len());

@@ -14,6 +14,7 @@
 
 use crate::admission::{allowance, host};
 use crate::program::Call;
+use crate::storage::retry_journal::RequestKey;
 use bytes::Bytes;
 use hashlink::LinkedHashMap;
 use parking_lot::Mutex;
@@ -73,6 +74,15 @@ impl Key {
     }
 }
 
+impl From<&Key> for RequestKey {
+    /// Leaves out the port: after a restart of the server, Linux's client may have another one.
+    fn from(key: &Key) -> Self {
+        let numbers = [key.xid, key.what.0, key.what.1].map(u32::to_be_bytes);
+        let address = key.peer.ip().to_canonical().to_string();
+        Self::of(&[b"call", numbers.as_flattened(), &key.hash, address.as_bytes()])
+    }
+}
+
 /// The cache of one program.
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
@@ -112,11 +122,11 @@ struct Kept {
 }
 
 /// What the caller does with a call.
-pub(crate) enum Turn<'a> {
+pub(crate) enum Lookup<'a> {
     /// Execute it.
-    Ours(Running<'a>),
+    New(Running<'a>),
     /// Reply with these results of an earlier execution.
-    Known(Bytes),
+    Cached(Bytes),
 }
 
 /// A call being executed. If dropped before [`done`](Self::done), the next duplicate executes the
@@ -128,26 +138,26 @@ pub(crate) struct Running<'a> {
 
 impl Replies {
     /// Begins a call, or waits until the call that it duplicates is done.
-    pub(crate) async fn turn(&self, key: Key, now: Duration) -> Turn<'_> {
+    pub(crate) async fn look_up(&self, key: Key, now: Duration) -> Lookup<'_> {
         loop {
             let (running, over) = {
                 let mut table = self.table.lock();
                 table.expire(now);
                 if let Some(kept) = table.kept.get(&key) {
-                    return Turn::Known(kept.results.clone());
+                    return Lookup::Cached(kept.results.clone());
                 }
                 match table.running.get(&key) {
                     // Created under the lock, so that it cannot miss the notification.
                     Some(running) => (running.clone(), running.over.clone().notified_owned()),
                     None => {
                         table.running.insert(key, Arc::default());
-                        return Turn::Ours(Running { replies: self, key });
+                        return Lookup::New(Running { replies: self, key });
                     }
                 }
             };
             over.await;
             if let Some(results) = running.results.get() {
-                return Turn::Known(results.clone());
+                return Lookup::Cached(results.clone());
             }
         }
     }
@@ -179,14 +189,14 @@ impl Table {
     fn keep(&mut self, key: Key, results: Bytes, now: Duration) {
         let host = host(key.peer.ip());
         while let Some(own) = self.hosts.get(&host)
-            && !(self.has_room(own.keys.len(), 1, own.bytes, results.len()))
+            && !(self.is_within_quota(own.keys.len(), 1, own.bytes, results.len()))
         {
             if let Some(&oldest) = own.keys.front() {
                 self.forget(oldest);
             }
         }
-        // Others leave room for a host that keeps nothing, unless there are very many of them.
-        while !self.has_room(0, 1, 0, results.len()) && !self.kept.is_empty() {
+        // Others make way for a host that keeps nothing, unless there are very many of them.
+        while !self.is_within_quota(0, 1, 0, results.len()) && !self.kept.is_empty() {
             self.forget_oldest();
         }
         if results.len() > MAX_BYTES {
@@ -200,7 +210,13 @@ impl Table {
     }
 
     /// Whether a host that keeps `own` replies of `own_bytes` may keep more.
-    fn has_room(&self, own: usize, more: usize, own_bytes: usize, more_bytes: usize) -> bool {
+    fn is_within_quota(
+        &self,
+        own: usize,
+        more: usize,
+        own_bytes: usize,
+        more_bytes: usize,
+    ) -> bool {
         more <= allowance(MAX_REPLIES, self.kept.len(), own)
             && more_bytes <= allowance(MAX_BYTES, self.bytes, own_bytes)
     }
@@ -244,16 +260,16 @@ mod tests {
     }
 
     async fn ours(replies: &Replies, xid: u32) -> Running<'_> {
-        match replies.turn(key(xid), NOW).await {
-            Turn::Ours(running) => running,
-            Turn::Known(_) => panic!("{xid} is known"),
+        match replies.look_up(key(xid), NOW).await {
+            Lookup::New(running) => running,
+            Lookup::Cached(_) => panic!("{xid} is known"),
         }
     }
 
     async fn known(replies: &Replies, xid: u32) -> Bytes {
-        match replies.turn(key(xid), NOW).await {
-            Turn::Ours(_) => panic!("{xid} is not known"),
-            Turn::Known(results) => results,
+        match replies.look_up(key(xid), NOW).await {
+            Lookup::New(_) => panic!("{xid} is not known"),
+            Lookup::Cached(results) => results,
         }
     }
 
@@ -271,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_kept_is_handed_to_the_duplicates_that_wait() {
+    async fn a_reply_too_long_to_keep_reaches_waiting_duplicates() {
         let replies = Replies::default();
         let running = ours(&replies, 1).await;
         let mut duplicate = Box::pin(known(&replies, 1));
@@ -283,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_duplicate_takes_over_from_a_call_that_came_to_nothing() {
+    async fn a_duplicate_is_executed_if_the_first_call_was_dropped() {
         let replies = Replies::default();
         let running = ours(&replies, 1).await;
         let mut duplicate = Box::pin(ours(&replies, 1));
@@ -294,9 +310,9 @@ mod tests {
     }
 
     async fn keeps(replies: &Replies, key: Key, results: Bytes) {
-        match replies.turn(key, NOW).await {
-            Turn::Ours(running) => running.done(results, Keep::Reply, NOW),
-            Turn::Known(_) => panic!("{key:?} is known"),
+        match replies.look_up(key, NOW).await {
+            Lookup::New(running) => running.done(results, Keep::Reply, NOW),
+            Lookup::Cached(_) => panic!("{key:?} is known"),
         }
     }
 
@@ -326,14 +342,14 @@ mod tests {
             );
             assert_eq!(table.hosts.values().map(|own| own.bytes).sum::<usize>(), table.bytes);
         }
-        drop(replies.turn(key(5), later).await);
+        drop(replies.look_up(key(5), later).await);
         let table = replies.table.lock();
         assert_eq!((table.kept.len(), table.bytes, table.running.len()), (0, 0, 0));
         assert!(table.hosts.is_empty());
     }
 
     #[tokio::test]
-    async fn a_host_does_not_push_out_the_replies_of_another() {
+    async fn a_host_cannot_evict_the_replies_of_other_hosts() {
         let replies = Replies::default();
         let other = Bytes::from_static(b"of another");
         keeps(&replies, from(1, 1), other.clone()).await;
@@ -343,12 +359,15 @@ mod tests {
         for xid in 0..9 {
             keeps(&replies, from(3, xid), Bytes::from(vec![0; MAX_BYTES / 4])).await;
         }
-        match replies.turn(from(1, 1), NOW).await {
-            Turn::Known(results) => assert_eq!(results, other),
-            Turn::Ours(_) => panic!("the reply is gone"),
+        match replies.look_up(from(1, 1), NOW).await {
+            Lookup::Cached(results) => assert_eq!(results, other),
+            Lookup::New(_) => panic!("the reply is gone"),
         }
         // The last replies of the others are kept as well.
-        assert!(matches!(replies.turn(from(2, MAX_REPLIES as u32 + 8), NOW).await, Turn::Known(_)));
-        assert!(matches!(replies.turn(from(3, 8), NOW).await, Turn::Known(_)));
+        assert!(matches!(
+            replies.look_up(from(2, MAX_REPLIES as u32 + 8), NOW).await,
+            Lookup::Cached(_)
+        ));
+        assert!(matches!(replies.look_up(from(3, 8), NOW).await, Lookup::Cached(_)));
     }
 }

@@ -60,7 +60,7 @@ mod tests {
     use std::time::UNIX_EPOCH;
     use weir_pagecache::{Cache, Config};
     use weir_stores::memory::MemoryFs;
-    use weir_vfs::FileId;
+    use weir_vfs::{CreateMode, FileId};
 
     fn attr(kind: FileKind, mode: u32) -> Attr {
         let time = UNIX_EPOCH;
@@ -84,11 +84,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_other_bits_of_a_mode_stay_as_others_set_them_meanwhile() {
+    async fn clearing_set_id_keeps_concurrent_changes_of_other_mode_bits() {
         let cache = Cache::new(Config::default()).expect("memory");
         let fs = cache.mount(MemoryFs::new());
         let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
-        let made = fs.create(&Caller::Own, fs.root(), b"file", &mode(0o6755), true).await;
+        let made = fs
+            .create(
+                &Caller::Own,
+                fs.root().entry(b"file").with(&mode(0o6755)),
+                CreateMode::MustBeNew,
+            )
+            .await;
         let before = made.expect("made").attr;
         fs.setattr(&Caller::Own, before.id, &mode(0o6700)).await.expect("set");
         let writer = Caller::As(Cred { uid: 5, gid: 5, groups: Vec::new() });
@@ -97,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cleared_depends_on_the_callers_groups_and_on_execution_by_the_group() {
+    fn cleared_bits_depend_on_the_callers_groups_and_group_execution() {
         let cleared = |uid, gid, groups: &[u32], mode| {
             let cred = Cred { uid, gid, groups: groups.to_vec() };
             set_id_bits(&attr(FileKind::Regular, mode), &cred)

@@ -20,9 +20,9 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// Answers `GET /metrics` on a listener until it is dropped.
 pub async fn serve(report: Report, listener: TcpListener) {
-    let turns = Arc::new(Semaphore::new(MAX_AT_ONCE));
+    let permits = Arc::new(Semaphore::new(MAX_AT_ONCE));
     loop {
-        let Ok(turn) = turns.clone().acquire_owned().await else { return };
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -35,7 +35,7 @@ pub async fn serve(report: Report, listener: TcpListener) {
         tokio::spawn(async move {
             // A client that has disconnected needs no answer.
             let _ = tokio::time::timeout(PATIENCE, answer(report, stream)).await;
-            drop(turn);
+            drop(permit);
         });
     }
 }

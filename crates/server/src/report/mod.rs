@@ -6,4 +6,5 @@ mod endpoint;
 mod text;
 
 pub use endpoint::serve;
+pub(crate) use text::LimitsReport;
 pub use text::Report;

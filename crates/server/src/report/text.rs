@@ -1,6 +1,6 @@
 //! Counters as text.
 
-use crate::admission::LimitUse;
+use crate::admission::{LimitUse, Refusals};
 use crate::export::Exports;
 use crate::metrics::{BOUNDS_US, ExportSums, Metrics, Row, Sums};
 use prometheus_client::collector::Collector;
@@ -19,14 +19,25 @@ use weir_pagecache::Cache;
 pub struct Report {
     metrics: Arc<Metrics>,
     exports: Arc<Exports>,
-    limits: Limits,
+    limits: LimitUses,
 }
 
-/// Returns the use of the limits that peers share.
-pub(crate) type Limits = Arc<dyn Fn() -> Vec<LimitUse> + Send + Sync>;
+/// Returns the state of the limits that peers share.
+pub(crate) type LimitUses = Arc<dyn Fn() -> LimitsReport + Send + Sync>;
+
+/// The state of the limits that peers share.
+#[derive(Debug)]
+pub(crate) struct LimitsReport {
+    pub(crate) uses: Vec<LimitUse>,
+    pub(crate) refusals: Vec<Refusals>,
+}
+
+/// Most refusals by address that are told, so that peers with many addresses do not make the text
+/// long.
+const MOST_REFUSALS: usize = 64;
 
 impl Report {
-    pub(crate) fn new(metrics: Arc<Metrics>, exports: Arc<Exports>, limits: Limits) -> Self {
+    pub(crate) fn new(metrics: Arc<Metrics>, exports: Arc<Exports>, limits: LimitUses) -> Self {
         Self { metrics, exports, limits }
     }
 
@@ -102,7 +113,7 @@ impl Collector for Report {
 impl Report {
     /// The use of the limits that peers share.
     fn encode_limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let uses = (self.limits)();
+        let LimitsReport { uses, mut refusals } = (self.limits)();
         type Part = fn(&LimitUse) -> u64;
         let gauges: [(_, _, Part); 2] = [
             ("limit", "Upper limit for all peers together", |limit| limit.limit),
@@ -120,6 +131,14 @@ impl Report {
         let mut family = encoder.encode_descriptor("limit_refused", help, None, kind)?;
         for one in &uses {
             ConstCounter::new(one.refused).encode(family.encode_family(&[("limit", one.name)])?)?;
+        }
+        refusals.sort_unstable_by_key(|one| (std::cmp::Reverse(one.count), one.address, one.limit));
+        let help = "The addresses that waited or were refused most often, while they are in use";
+        let mut family = encoder.encode_descriptor("address_refused", help, None, kind)?;
+        for one in refusals.iter().take(MOST_REFUSALS) {
+            let address = one.address.to_string();
+            let labels = [("limit", one.limit), ("address", &*address)];
+            ConstCounter::new(one.count).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@
 //!                  gone             courtesy --- wanted by others, or too old ---> gone
 //! ```
 
-use crate::admission::Place;
+use crate::admission::ClientCharge;
 use crate::state::error::StateError;
 use crate::state::ids::Ids;
 use crate::state::stateid::StateKey;
@@ -23,37 +23,37 @@ use crate::state::tables::reclaim_denied::ReclaimDenied;
 use crate::state::tables::revoked::Revoked;
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A client ID, which cannot be guessed ([`Ids`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClientId(pub u64);
+pub(crate) struct ClientId(pub u64);
 
 /// A client's own name for itself. Names of minor version 0, without sessions, are separate from
 /// those of later versions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Owner {
+pub(crate) struct Owner {
     /// Whether it was sent in EXCHANGE_ID.
-    pub sessions: bool,
+    pub(crate) sessions: bool,
     /// `co_ownerid`, or the `id` of SETCLIENTID.
-    pub name: Bytes,
+    pub(crate) name: Bytes,
 }
 
 /// The RPC principal of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Principal {
+pub(crate) struct Principal {
     /// RPC authentication flavor.
-    pub flavor: u32,
+    pub(crate) flavor: u32,
     /// User, where the flavor has one.
-    pub uid: u32,
+    pub(crate) uid: u32,
 }
 
 impl Principal {
     /// Whether this is the principal that kernels use for requests of their own: the superuser
     /// under AUTH_SYS.
-    pub fn is_superuser(&self) -> bool {
+    pub(crate) fn is_superuser(&self) -> bool {
         const AUTH_SYS: u32 = 1;
         (self.flavor, self.uid) == (AUTH_SYS, 0)
     }
@@ -61,91 +61,89 @@ impl Principal {
 
 /// One client.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub(crate) struct Client {
     /// The server's ID for it.
-    pub id: ClientId,
+    pub(crate) id: ClientId,
     /// Its name for itself.
-    pub owner: Owner,
+    pub(crate) owner: Owner,
     /// Identifies one incarnation of the client (a reboot changes it).
-    pub verifier: [u8; 8],
+    pub(crate) verifier: [u8; 8],
     /// The principal that created it.
-    pub principal: Principal,
+    pub(crate) principal: Principal,
     /// Whether it may have state.
-    pub confirmed: bool,
+    pub(crate) confirmed: bool,
     /// When it last renewed its lease, on the monotonic clock.
-    pub renewed: Duration,
+    pub(crate) renewed: Duration,
+    /// Its calls in progress, during which it is not silent.
+    pub(crate) calls: usize,
     /// The verifier of its last SETCLIENTID_CONFIRM (minor version 0).
-    pub confirmation: Option<[u8; 8]>,
+    pub(crate) confirmation: Option<[u8; 8]>,
     /// The sequence number of its next CREATE_SESSION.
-    pub next_create: u32,
+    pub(crate) next_create: u32,
     /// The reply to its last CREATE_SESSION, for a retransmission.
-    pub last_create: Option<Bytes>,
+    pub(crate) last_create: Option<Bytes>,
     /// Whether it has sent RECLAIM_COMPLETE.
-    pub reclaim_complete: bool,
+    pub(crate) reclaim_complete: bool,
     /// Whether it had state when the server last stopped, and may reclaim it.
-    pub may_reclaim: bool,
+    pub(crate) may_reclaim: bool,
     /// Whether it is recorded on disk, so that it may have opens.
-    pub is_recorded: bool,
+    pub(crate) is_recorded: bool,
     /// When [`State::sweep`](super::State::sweep) first found it without state.
-    pub idle_since: Option<Duration>,
+    pub(crate) idle_since: Option<Duration>,
     /// Its open, lock and delegation state.
-    pub states: HashSet<StateKey>,
-    /// Of `states`: opens.
-    pub opens: usize,
-    /// Of `states`: those of lock owners.
-    pub lock_states: usize,
-    /// Ranges that its owners have locked.
-    pub ranges: usize,
+    pub(crate) states: HashSet<StateKey>,
+    /// The address at which its state is counted.
+    pub(crate) address: Option<IpAddr>,
     /// Counts it against its address.
-    pub(crate) place: Option<Arc<Place>>,
+    pub(crate) charge: Option<Arc<ClientCharge>>,
     /// Revoked state that it has not acknowledged yet, oldest first.
-    pub revoked: VecDeque<Revoked>,
-    /// What an earlier run of the server barred it from reclaiming.
-    pub inherited: ReclaimDenied,
+    pub(crate) revoked: VecDeque<Revoked>,
+    /// What earlier runs of the server denied it to reclaim.
+    pub(crate) inherited: ReclaimDenied,
     /// Files with revoked state that [`revoked`](Self::revoked) does not contain.
-    pub untold: ReclaimDenied,
+    pub(crate) unacknowledged: ReclaimDenied,
     /// Its callback service (minor version 0).
-    pub callback: Option<CallbackService>,
+    pub(crate) callback: Option<CallbackService>,
     /// Its last SETCLIENTID, until it is confirmed.
-    pub introduction: Option<Introduction>,
+    pub(crate) introduction: Option<Introduction>,
 }
 
 /// A SETCLIENTID that is not confirmed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Introduction {
+pub(crate) struct Introduction {
     /// The verifier that SETCLIENTID_CONFIRM must carry.
-    pub confirmation: [u8; 8],
+    pub(crate) confirmation: [u8; 8],
     /// The callback service that takes effect on confirmation, if there is one.
-    pub callback: Option<CallbackService>,
+    pub(crate) callback: Option<CallbackService>,
 }
 
 /// A client's callback program (minor version 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallbackService {
+pub(crate) struct CallbackService {
     /// Where it listens.
-    pub addr: SocketAddr,
+    pub(crate) addr: SocketAddr,
     /// Its program number.
-    pub program: u32,
+    pub(crate) program: u32,
     /// The identifier that the client expects in every callback.
-    pub ident: u32,
+    pub(crate) ident: u32,
     /// Whether it answered the last callback.
-    pub is_up: bool,
+    pub(crate) is_up: bool,
 }
 
 /// The result of EXCHANGE_ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exchanged {
+pub(crate) struct Exchanged {
     /// The client's ID.
-    pub id: ClientId,
+    pub(crate) id: ClientId,
     /// The sequence number for CREATE_SESSION.
-    pub next_create: u32,
+    pub(crate) next_create: u32,
     /// Whether the record is confirmed.
-    pub confirmed: bool,
+    pub(crate) confirmed: bool,
 }
 
 /// All client records.
 #[derive(Debug)]
-pub struct Clients {
+pub(crate) struct Clients {
     by_id: HashMap<ClientId, Client>,
     by_owner: HashMap<Owner, Records>,
     ids: Ids,
@@ -163,28 +161,28 @@ struct Records {
 
 impl Clients {
     /// An empty table for at most `max` records.
-    pub fn new(ids: Ids, lease: Duration, max: usize) -> Self {
+    pub(crate) fn new(ids: Ids, lease: Duration, max: usize) -> Self {
         let (by_id, by_owner) = (HashMap::new(), HashMap::new());
         Self { by_id, by_owner, ids, made: 0, introduced: 0, max, lease }
     }
 
     /// Looks up a client.
-    pub fn get(&self, id: ClientId) -> Result<&Client, StateError> {
+    pub(crate) fn get(&self, id: ClientId) -> Result<&Client, StateError> {
         self.by_id.get(&id).ok_or(StateError::StaleClientId)
     }
 
     /// Looks up a client for a change.
-    pub fn get_mut(&mut self, id: ClientId) -> Result<&mut Client, StateError> {
+    pub(crate) fn get_mut(&mut self, id: ClientId) -> Result<&mut Client, StateError> {
         self.by_id.get_mut(&id).ok_or(StateError::StaleClientId)
     }
 
     /// The confirmed client of an owner.
-    pub fn confirmed(&self, owner: &Owner) -> Option<&Client> {
+    pub(crate) fn confirmed(&self, owner: &Owner) -> Option<&Client> {
         self.by_id.get(&self.by_owner.get(owner)?.confirmed?)
     }
 
     /// The unconfirmed client of an owner.
-    pub fn unconfirmed(&self, owner: &Owner) -> Option<&Client> {
+    pub(crate) fn unconfirmed(&self, owner: &Owner) -> Option<&Client> {
         self.by_id.get(&self.by_owner.get(owner)?.unconfirmed?)
     }
 
@@ -194,7 +192,7 @@ impl Clients {
     }
 
     /// All clients.
-    pub fn iter(&self) -> impl Iterator<Item = &Client> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Client> {
         self.by_id.values()
     }
 
@@ -204,17 +202,33 @@ impl Clients {
     }
 
     /// All clients, for changes.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
         self.by_id.values_mut()
     }
 
     /// Whether a client has been silent for longer than its lease.
-    pub fn is_expired(&self, client: &Client, now: Duration) -> bool {
-        now.saturating_sub(client.renewed) > self.lease
+    pub(crate) fn is_expired(&self, client: &Client, now: Duration) -> bool {
+        client.calls == 0 && now.saturating_sub(client.renewed) > self.lease
+    }
+
+    /// Renews a lease for as long as a call is in progress: until [`end_call`](Self::end_call).
+    pub(crate) fn begin_call(&mut self, id: ClientId, now: Duration) {
+        if let Some(client) = self.by_id.get_mut(&id) {
+            client.calls += 1;
+            client.renewed = client.renewed.max(now);
+        }
+    }
+
+    /// Ends a call, and renews the lease a last time.
+    pub(crate) fn end_call(&mut self, id: ClientId, now: Duration) {
+        if let Some(client) = self.by_id.get_mut(&id) {
+            client.calls = client.calls.saturating_sub(1);
+            client.renewed = client.renewed.max(now);
+        }
     }
 
     /// Renews a lease.
-    pub fn renew(&mut self, id: ClientId, now: Duration) {
+    pub(crate) fn renew(&mut self, id: ClientId, now: Duration) {
         if let Some(client) = self.by_id.get_mut(&id) {
             client.renewed = client.renewed.max(now);
         }
@@ -226,7 +240,7 @@ impl Clients {
     /// [`StateError::NoSuchClient`], [`StateError::NotSameVerifier`] or
     /// [`StateError::NotSamePrincipal`] for an update; [`StateError::ClientInUse`] if another
     /// principal's live client has this name and state; [`StateError::TooMany`].
-    pub fn exchange_id(
+    pub(crate) fn exchange_id(
         &mut self,
         owner: Owner,
         verifier: [u8; 8],
@@ -286,7 +300,7 @@ impl Clients {
     ///
     /// # Errors
     /// [`StateError::ClientInUse`], [`StateError::TooMany`].
-    pub fn introduce(
+    pub(crate) fn introduce(
         &mut self,
         owner: Owner,
         verifier: [u8; 8],
@@ -302,7 +316,7 @@ impl Clients {
     }
 
     /// Creates an unconfirmed record. It replaces the owner's previous unconfirmed record.
-    pub fn insert(
+    pub(crate) fn insert(
         &mut self,
         owner: Owner,
         verifier: [u8; 8],
@@ -327,6 +341,7 @@ impl Clients {
             principal,
             confirmed: false,
             renewed: now,
+            calls: 0,
             confirmation: None,
             next_create: 1,
             last_create: None,
@@ -335,13 +350,11 @@ impl Clients {
             is_recorded: false,
             idle_since: None,
             states: HashSet::new(),
-            opens: 0,
-            lock_states: 0,
-            ranges: 0,
-            place: None,
+            address: None,
+            charge: None,
             revoked: VecDeque::new(),
             inherited: ReclaimDenied::default(),
-            untold: ReclaimDenied::default(),
+            unacknowledged: ReclaimDenied::default(),
             callback: None,
             introduction: None,
         };
@@ -361,7 +374,7 @@ impl Clients {
 
     /// Confirms a client. Returns the client that it replaces. This one is still in the table: the
     /// caller frees its state and then [removes](Self::remove) it.
-    pub fn confirm(&mut self, id: ClientId) -> Result<Option<ClientId>, StateError> {
+    pub(crate) fn confirm(&mut self, id: ClientId) -> Result<Option<ClientId>, StateError> {
         let client = self.get_mut(id)?;
         if client.confirmed {
             return Ok(None);
@@ -374,7 +387,7 @@ impl Clients {
     }
 
     /// Removes a client's record.
-    pub fn remove(&mut self, id: ClientId) -> Option<Client> {
+    pub(crate) fn remove(&mut self, id: ClientId) -> Option<Client> {
         let client = self.by_id.remove(&id)?;
         if let Some(records) = self.by_owner.get_mut(&client.owner) {
             if records.confirmed == Some(id) {
@@ -391,7 +404,7 @@ impl Clients {
     }
 
     /// Removes records that stayed unconfirmed for longer than a lease.
-    pub fn drop_unconfirmed(&mut self, now: Duration) {
+    pub(crate) fn drop_unconfirmed(&mut self, now: Duration) {
         let old: Vec<ClientId> = self
             .by_id
             .values()
@@ -405,7 +418,7 @@ impl Clients {
 }
 
 /// An owner's name: arbitrary bytes.
-pub type OwnerName = Bytes;
+pub(crate) type OwnerName = Bytes;
 
 #[cfg(test)]
 mod tests {
@@ -468,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_bounded_and_the_unconfirmed_go_first() {
+    fn client_records_are_bounded_and_unconfirmed_ones_removed_first() {
         let mut c = clients();
         for name in [&b"a"[..], b"b"] {
             let owner = Owner { sessions: true, name: Bytes::from_static(name) };

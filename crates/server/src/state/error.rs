@@ -2,7 +2,7 @@
 
 /// An invalid use of state, or one that the server cannot serve now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StateError {
+pub(crate) enum StateError {
     /// There is no such state, or it belongs to another file or client.
     #[error("no such state")]
     BadStateId,
@@ -45,7 +45,7 @@ pub enum StateError {
     /// No such slot.
     #[error("no such slot")]
     BadSlot,
-    /// A sequence number out of turn.
+    /// A sequence number that is neither the next nor the last one.
     #[error("the sequence number is out of turn")]
     Misordered,
     /// The client asks for a reply that was not kept.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// The grace period of this run.
 #[derive(Debug, Default)]
-pub struct Grace {
+pub(crate) struct Grace {
     until: Duration,
     expected: HashMap<Owner, Record>,
     returned: HashSet<Owner>,
@@ -29,19 +29,19 @@ pub struct Grace {
 
 impl Grace {
     /// A grace period until `until` (monotonic) for the clients that had state in the previous run.
-    pub fn new(until: Duration, clients: impl IntoIterator<Item = (Owner, Record)>) -> Self {
+    pub(crate) fn new(until: Duration, clients: impl IntoIterator<Item = (Owner, Record)>) -> Self {
         Self { until, expected: clients.into_iter().collect(), ..Self::default() }
     }
 
     /// Adds hosts that held NLM locks.
     #[must_use]
-    pub fn with_hosts(mut self, hosts: impl IntoIterator<Item = IpAddr>) -> Self {
+    pub(crate) fn with_hosts(mut self, hosts: impl IntoIterator<Item = IpAddr>) -> Self {
         self.hosts.extend(hosts);
         self
     }
 
     /// Whether clients may still reclaim.
-    pub fn is_active(&self, now: Duration) -> bool {
+    pub(crate) fn is_active(&self, now: Duration) -> bool {
         let expects = !self.expected.is_empty() || !self.hosts.is_empty();
         !self.ended && now < self.until && expects
     }
@@ -49,12 +49,12 @@ impl Grace {
     /// Whether clients may still reclaim opens, and with them delegations and share reservations.
     /// I/O without an open might conflict with those (RFC 8881 section 8.4.2.1). Once this is
     /// false, it stays false.
-    pub fn holds_back(&self, now: Duration) -> bool {
+    pub(crate) fn holds_back(&self, now: Duration) -> bool {
         self.is_active(now) && !self.expected.is_empty()
     }
 
     /// Whether a host held locks that it may reclaim.
-    pub fn expects_host(&self, host: IpAddr) -> bool {
+    pub(crate) fn expects_host(&self, host: IpAddr) -> bool {
         self.hosts.contains(&host)
     }
 
@@ -62,7 +62,7 @@ impl Grace {
     ///
     /// # Errors
     /// [`StateError::ClientInUse`].
-    pub fn check_name(
+    pub(crate) fn check_name(
         &self,
         owner: &Owner,
         principal: &Principal,
@@ -78,7 +78,12 @@ impl Grace {
     }
 
     /// Whether a client may reclaim state; if so, records that it has returned.
-    pub fn may_reclaim(&mut self, owner: &Owner, principal: &Principal, now: Duration) -> bool {
+    pub(crate) fn may_reclaim(
+        &mut self,
+        owner: &Owner,
+        principal: &Principal,
+        now: Duration,
+    ) -> bool {
         let is_its = |record: &Record| record.is_of(principal);
         let may = self.is_active(now) && self.expected.get(owner).is_some_and(is_its);
         if may {
@@ -88,23 +93,23 @@ impl Grace {
     }
 
     /// Whether a client that had state has returned.
-    pub fn has_returned(&self, owner: &Owner) -> bool {
+    pub(crate) fn has_returned(&self, owner: &Owner) -> bool {
         self.returned.contains(owner)
     }
 
     /// The disk record of a client that had state.
-    pub fn record(&self, owner: &Owner) -> Option<&Record> {
+    pub(crate) fn record(&self, owner: &Owner) -> Option<&Record> {
         self.expected.get(owner)
     }
 
     /// Records that a client has completed its reclaims.
-    pub fn completed(&mut self, owner: &Owner) {
+    pub(crate) fn completed(&mut self, owner: &Owner) {
         self.expected.remove(owner);
     }
 
     /// Ends grace when its time is over. Returns, once, the clients that did not return: they may
     /// not reclaim in a later run either.
-    pub fn end(&mut self, now: Duration) -> Vec<Owner> {
+    pub(crate) fn end(&mut self, now: Duration) -> Vec<Owner> {
         if self.ended || self.is_active(now) {
             return Vec::new();
         }
@@ -133,7 +138,7 @@ mod tests {
     const SEC: Duration = Duration::from_secs(1);
 
     #[test]
-    fn ends_when_all_are_back_or_time_is_up() {
+    fn grace_ends_when_all_clients_are_back_or_time_is_up() {
         assert!(!Grace::new(90 * SEC, []).is_active(SEC));
 
         let mut grace = Grace::new(90 * SEC, clients(["a", "b"]));
@@ -161,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_kept_for_the_principal_that_had_it() {
+    fn a_client_name_stays_with_its_principal_in_grace() {
         let other = Principal { flavor: 1, uid: 1001 };
         let mut grace = Grace::new(90 * SEC, clients(["a"]));
         assert_eq!(grace.check_name(&owner("a"), &other, SEC), Err(StateError::ClientInUse));

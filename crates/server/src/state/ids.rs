@@ -26,7 +26,7 @@ enum Kind {
 
 /// Generates identifiers.
 #[derive(Clone, Copy)]
-pub struct Ids {
+pub(crate) struct Ids {
     run: u32,
     key: [u8; KEY_BYTES],
 }
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Ids {
 
 impl Ids {
     /// Identifiers for the server's run number `run`, under a `key` that no other run has used.
-    pub fn new(run: u32, key: [u8; KEY_BYTES]) -> Self {
+    pub(crate) fn new(run: u32, key: [u8; KEY_BYTES]) -> Self {
         Self { run, key }
     }
 
@@ -47,14 +47,14 @@ impl Ids {
     ///
     /// # Errors
     /// The system cannot provide random bytes.
-    pub fn random(run: u32) -> std::io::Result<Self> {
+    pub(crate) fn random(run: u32) -> std::io::Result<Self> {
         let mut key = [0; KEY_BYTES];
         getrandom::fill(&mut key).map_err(std::io::Error::other)?;
         Ok(Self::new(run, key))
     }
 
     /// The server's run number.
-    pub fn run(&self) -> u32 {
+    pub(crate) fn run(&self) -> u32 {
         self.run
     }
 
@@ -105,7 +105,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn names_of_one_run_or_kind_say_nothing_of_others() {
+    fn ids_of_one_run_or_kind_do_not_predict_others() {
         let (ids, other) = (Ids::random(7).unwrap(), Ids::random(7).unwrap());
         let numbers = |ids: &Ids| -> Vec<u64> { (1..1000).map(|n| ids.state(n).number).collect() };
         let mine: HashSet<u64> = numbers(&ids).into_iter().collect();

@@ -24,6 +24,8 @@ pub struct Limits {
     pub locks: usize,
     /// Delegations, of all clients together. 0 disables delegations.
     pub delegations: usize,
+    /// Files that are open in their stores for locks against programs of this machine.
+    pub store_locks: usize,
 }
 
 impl Default for Limits {
@@ -38,6 +40,7 @@ impl Default for Limits {
             opens: 1 << 20,
             locks: 1 << 20,
             delegations: 8 << 10,
+            store_locks: 1 << 20,
         }
     }
 }

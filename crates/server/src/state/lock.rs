@@ -1,19 +1,21 @@
-//! Byte-range locks of NFSv4: lock owners and their stateids over [`RangeLocks`](super::RangeLocks).
+//! Byte-range locks of NFSv4: lock owners and their stateids over
+//! [`RangeLocks`](super::RangeLocks).
 //!
 //! 1. Each file has one table of ranges. The locks of NFSv3 ([`super::nlm`]) are in the same table,
 //!    so the protocols exclude each other's locks.
 //! 2. A transition that frees ranges calls [`State::grant_waiting`] before it ends.
 
+use crate::admission;
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName, Principal};
 use crate::state::error::StateError;
-use crate::state::room::{Asker, Limited};
+use crate::state::quota::{Requester, Resource};
 use crate::state::stateid::{StateId, StateKey, check_seq, next_seq};
 use crate::state::table::State;
 use crate::state::tables::lock::{
     Holder, LockError, LockOwner, LockRequest, LockState, LockTarget,
 };
-use crate::state::tables::lock_waiters::{Wait, Wanted};
+use crate::state::tables::lock_waiters::{Wait, WantedLock};
 use std::time::Duration;
 use weir_vfs::{Access, LockConflict as Conflict, LockRange as Range, RangeLocks};
 
@@ -22,7 +24,11 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// The stateid is wrong, the grace period forbids it, or the lock is denied or would deadlock.
-    pub fn lock(&mut self, request: LockRequest, now: Duration) -> Result<StateId, LockError> {
+    pub(crate) fn lock(
+        &mut self,
+        request: LockRequest,
+        now: Duration,
+    ) -> Result<StateId, LockError> {
         let LockRequest { client, target, node, range, exclusive, reclaim, wait, listens } =
             request;
         self.check_grace(client, reclaim, now)?;
@@ -43,14 +49,14 @@ impl<F: Clone> State<F> {
         if !self.opens.get(&open).is_some_and(|o| o.share.access.intersects(needed)) {
             return Err(StateError::OpenMode.into());
         }
-        let asker = Asker::of(client, reclaim);
+        let requester = Requester::of(client, reclaim);
         if known.is_none() {
-            self.make_room(Limited::LockState, asker, now)?;
+            self.check_quota(Resource::LockState, requester, now)?;
         }
         let holder = Holder::V4(owner.clone());
-        let wanted = Wanted { node, range, exclusive };
+        let wanted = WantedLock { node, range, exclusive };
         let waited = self.lock_waiters.asks(&owner);
-        let taken = self.take_range(node, &holder, (range, exclusive), asker, now);
+        let taken = self.take_range(node, &holder, (range, exclusive), requester, now);
         if wait && matches!(taken, Err(LockError::Denied(_))) {
             if self.would_deadlock(&holder, wanted, now) {
                 return Err(LockError::Deadlock);
@@ -67,9 +73,9 @@ impl<F: Clone> State<F> {
                 let key = self.new_key();
                 self.locks.insert(key, LockState { owner, node, open, seq: 0 });
                 self.files.entry(node).or_default().lock_states.push(key);
-                let client = self.clients.get_mut(client)?;
-                client.states.insert(key);
-                client.lock_states += 1;
+                let account = self.account(client);
+                self.tallies.lock_states.add(account, 1);
+                self.clients.get_mut(client)?.states.insert(key);
                 key
             }
         };
@@ -87,7 +93,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// [`StateError::Grace`].
-    pub fn test_lock(
+    pub(crate) fn test_lock(
         &mut self,
         owner: &LockOwner,
         node: Node,
@@ -103,19 +109,23 @@ impl<F: Clone> State<F> {
     /// LOCKU.
     ///
     /// # Errors
-    /// The stateid is wrong.
-    pub fn unlock(
+    /// The stateid is wrong, or [`StateError::TooMany`] if it would split a range and the client
+    /// may not have one more.
+    pub(crate) fn unlock(
         &mut self,
         client: ClientId,
         id: StateId,
         node: Node,
         range: Range,
     ) -> Result<StateId, StateError> {
+        let owner = self.lock_state_mut(client, id, node)?.owner.clone();
+        self.lock_waiters.asks(&owner);
+        let holder = Holder::V4(owner);
+        self.check_unlock(node, &holder, range)?;
         let state = self.lock_state_mut(client, id, node)?;
         state.seq = next_seq(state.seq);
-        let (seq, owner) = (state.seq, state.owner.clone());
-        self.lock_waiters.asks(&owner);
-        self.free_range(node, &Holder::V4(owner), range);
+        let seq = state.seq;
+        self.free_range(node, &holder, range);
         Ok(StateId { seq, key: id.key })
     }
 
@@ -123,7 +133,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// The stateid is wrong, or [`StateError::LocksHeld`].
-    pub fn free_stateid(&mut self, client: ClientId, id: StateId) -> Result<(), StateError> {
+    pub(crate) fn free_stateid(&mut self, client: ClientId, id: StateId) -> Result<(), StateError> {
         if let Some(freed) = self.free_revoked(client, id.key) {
             return freed;
         }
@@ -147,7 +157,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// The reason why the stateid is not valid.
-    pub fn test_stateid(&self, client: ClientId, id: StateId) -> Result<(), StateError> {
+    pub(crate) fn test_stateid(&self, client: ClientId, id: StateId) -> Result<(), StateError> {
         if let Some(tested) = self.test_delegation(client, id) {
             return tested;
         }
@@ -165,7 +175,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// There is no such state, or [`StateError::NotTheOpener`].
-    pub fn owner_of_lock(
+    pub(crate) fn owner_of_lock(
         &self,
         key: StateKey,
         principal: &Principal,
@@ -178,7 +188,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// [`StateError::LocksHeld`].
-    pub fn release_lock_owner(&mut self, owner: &LockOwner) -> Result<(), StateError> {
+    pub(crate) fn release_lock_owner(&mut self, owner: &LockOwner) -> Result<(), StateError> {
         self.lock_waiters.asks(owner);
         let client = self.clients.get(owner.client)?;
         let keys = client.states.iter().copied();
@@ -195,12 +205,12 @@ impl<F: Clone> State<F> {
     }
 
     /// The end of the locked range in which `owner` holds the byte at `offset`, if it holds it.
-    pub fn own_lock_end(&self, node: Node, owner: &LockOwner, offset: u64) -> Option<u64> {
+    pub(crate) fn own_lock_end(&self, node: Node, owner: &LockOwner, offset: u64) -> Option<u64> {
         self.files.get(&node)?.ranges.covered_to(&Holder::V4(owner.clone()), offset)
     }
 
     /// The names of a client's lock owners that have lock state.
-    pub fn lock_owners(&self, client: ClientId) -> impl Iterator<Item = &OwnerName> {
+    pub(crate) fn lock_owners(&self, client: ClientId) -> impl Iterator<Item = &OwnerName> {
         self.states_of(client).filter_map(|key| self.locks.get(key)).map(|lock| &lock.owner.name)
     }
 
@@ -241,7 +251,7 @@ impl<F: Clone> State<F> {
         loop {
             let of_clients = self.files.get(&node)?.ranges.conflict(holder, range, exclusive);
             let Some(conflict) = of_clients else {
-                return self.machine_conflict(node, range, exclusive);
+                return self.program_conflict(node, range, exclusive);
             };
             match &conflict.owner {
                 Holder::V4(owner) if self.revoke_locks_if_expired(owner, node, now) => {}
@@ -256,60 +266,89 @@ impl<F: Clone> State<F> {
         node: Node,
         holder: &Holder,
         (range, exclusive): (Range, bool),
-        asker: Asker,
+        requester: Requester,
         now: Duration,
     ) -> Result<(), LockError> {
         if let Some(conflict) = self.conflict(node, holder, range, exclusive, now) {
             return Err(LockError::Denied(conflict));
         }
-        self.make_room(Limited::Range, asker, now)?;
-        self.machine_take(node, range, exclusive).map_err(LockError::Denied)?;
-        let locked = self.change_ranges_of(node, range, client_of(holder), |ranges| {
-            ranges.lock(holder, range, exclusive)
-        });
+        let growth = self.growth(node, holder, range, Some(exclusive));
+        self.check_quota_for(growth, Resource::Range, requester, now)?;
+        self.lock_in_store(node, range, exclusive).map_err(LockError::Denied)?;
+        let locked =
+            self.change_ranges(node, range, holder, |ranges| ranges.lock(holder, range, exclusive));
         locked.map_err(LockError::Denied)
     }
 
     /// Unlocks a range.
     pub(super) fn free_range(&mut self, node: Node, holder: &Holder, range: Range) {
-        let client = client_of(holder);
-        self.change_ranges_of(node, range, client, |ranges| ranges.unlock(holder, range));
+        self.change_ranges(node, range, holder, |ranges| ranges.unlock(holder, range));
         self.grant_waiting(node);
     }
 
-    /// Like [`change_ranges`](Self::change_ranges), and counts the ranges of the holder's client.
-    fn change_ranges_of<T>(
-        &mut self,
-        node: Node,
-        range: Range,
-        client: Option<ClientId>,
-        change: impl FnOnce(&mut RangeLocks<Holder>) -> T,
-    ) -> T {
-        let before = self.held;
-        let changed = self.change_ranges(node, range, change);
-        if let Some(client) = client.and_then(|id| self.clients.get_mut(id).ok()) {
-            // A change of one owner's ranges does not change those of another.
-            client.ranges = (client.ranges + self.held).saturating_sub(before);
-        }
-        changed
+    /// Unlocks all that a holder has locked of a file.
+    pub(super) fn release_ranges(&mut self, node: Node, holder: &Holder) {
+        self.change_ranges(node, Range::ALL, holder, |ranges| ranges.release(holder));
     }
 
-    /// Changes a file's ranges within `range`, and counts them. Unlocks in the store what no owner
-    /// holds any longer.
+    /// Checks that the holder may have the ranges that unlocking a part of one leaves.
+    ///
+    /// # Errors
+    /// [`StateError::TooMany`].
+    pub(super) fn check_unlock(
+        &mut self,
+        node: Node,
+        holder: &Holder,
+        range: Range,
+    ) -> Result<(), StateError> {
+        let growth = self.growth(node, holder, range, None);
+        self.check_share(growth, Resource::Range, Requester::of_holder(holder, false))
+    }
+
+    /// How many more ranges a holder has after it locked a range, or unlocked it (`None`).
+    fn growth(&self, node: Node, holder: &Holder, range: Range, exclusive: Option<bool>) -> usize {
+        let ranges = self.files.get(&node).map(|file| &file.ranges);
+        let new = usize::from(exclusive.is_some());
+        ranges.map_or(new, |ranges| ranges.growth(holder, range, exclusive))
+    }
+
+    /// Changes the ranges of one holder of a file within `range`, and counts them. Unlocks in the
+    /// store what no owner holds any longer.
     pub(super) fn change_ranges<T>(
         &mut self,
         node: Node,
         range: Range,
+        holder: &Holder,
         change: impl FnOnce(&mut RangeLocks<Holder>) -> T,
     ) -> T {
         let file = self.files.entry(node).or_default();
         let before = file.ranges.len();
         let changed = change(&mut file.ranges);
-        self.held = self.held + file.ranges.len() - before;
-        if let Some(machine) = file.machine.as_ref().filter(|_| before > 0) {
-            machine.give_back(file.ranges.gaps(range));
+        let after = file.ranges.len();
+        if let Some(locks) = file.store_locks.as_ref().filter(|_| before > 0) {
+            file.ranges.gaps(range).into_iter().for_each(|gap| locks.unlock(gap));
         }
+        self.count_ranges(holder, before, after);
         changed
+    }
+
+    /// Counts that a holder, which had `before` ranges of some, now has `after`.
+    pub(super) fn count_ranges(&mut self, holder: &Holder, before: usize, after: usize) {
+        let (more, less) = (after.saturating_sub(before), before.saturating_sub(after));
+        match holder {
+            Holder::V4(owner) => {
+                let account = self.account(owner.client);
+                self.tallies.ranges.add(account, more);
+                self.tallies.ranges.subtract(owner.client, less);
+            }
+            Holder::Nlm(owner) => {
+                let address = admission::host(owner.host);
+                self.tallies.ranges.add_at(address, more);
+                self.tallies.ranges.subtract_at(address, less);
+            }
+            // It is never in the table.
+            Holder::LocalProgram => {}
+        }
     }
 
     /// Removes an owner's locks on a file, and its lock state, from every table.
@@ -322,20 +361,10 @@ impl<F: Clone> State<F> {
         }
         if let Ok(client) = self.clients.get_mut(owner.client) {
             client.states.remove(&key);
-            client.lock_states -= 1;
         }
-        let client = Some(owner.client);
-        let release = |ranges: &mut RangeLocks<_>| ranges.release(&Holder::V4(owner));
-        self.change_ranges_of(node, Range::ALL, client, release);
+        self.tallies.lock_states.subtract(owner.client, 1);
+        self.release_ranges(node, &Holder::V4(owner));
         self.grant_waiting(node);
         self.drop_idle(node);
-    }
-}
-
-/// The client of a holder, if it is an NFSv4 owner.
-fn client_of(holder: &Holder) -> Option<ClientId> {
-    match holder {
-        Holder::V4(owner) => Some(owner.client),
-        Holder::Nlm(_) | Holder::Machine => None,
     }
 }

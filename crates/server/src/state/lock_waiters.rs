@@ -1,8 +1,9 @@
 //! Waits for NFSv4 locks, which clients poll for, and deadlock detection across NFSv4 and NLM.
 //!
 //! ```text
-//!             lock, denied             the lock may be free      taken, to be told (CB_NOTIFY_LOCK)
-//!   (none) ----------------> waiting -----------------------> freed ------------------------> (none)
+//!             lock, denied the lock may be free taken, to be told (CB_NOTIFY_LOCK)
+//!   (none) ----------------> waiting -----------------------> freed ------------------------>
+//!   (none)
 //!                               | granted, the owner asks for it no more, or the client is gone
 //!                               v
 //!                            (none)
@@ -21,7 +22,7 @@
 use crate::handle::Node;
 use crate::state::table::State;
 use crate::state::tables::lock::{Holder, LockOwner};
-use crate::state::tables::lock_waiters::{Freed, MAX, MAX_CIRCLE, MAX_STEPS, Wait, Wanted};
+use crate::state::tables::lock_waiters::{Freed, MAX, MAX_CIRCLE, MAX_STEPS, Wait, WantedLock};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,12 +31,12 @@ use weir_vfs::{Lock, LockRange as Range};
 
 impl<F: Clone> State<F> {
     /// Notified when [`take_freed`](Self::take_freed) has something to return.
-    pub fn on_freed(&self) -> Arc<Notify> {
+    pub(crate) fn on_freed(&self) -> Arc<Notify> {
         self.lock_waiters.tell.clone()
     }
 
     /// Takes the clients to notify of locks that may be free.
-    pub fn take_freed(&mut self) -> Vec<Freed> {
+    pub(crate) fn take_freed(&mut self) -> Vec<Freed> {
         std::mem::take(&mut self.lock_waiters.freed).into_iter().collect()
     }
 
@@ -44,10 +45,10 @@ impl<F: Clone> State<F> {
         let Some(waiting) = self.lock_waiters.files.get(&node) else { return };
         let file = self.files.get(&node);
         let is_free = |(owner, wait): &&(LockOwner, Wait)| {
-            let Wanted { range, exclusive, .. } = wait.wanted;
+            let WantedLock { range, exclusive, .. } = wait.wanted;
             let holder = Holder::V4(owner.clone());
             file.is_none_or(|file| file.ranges.conflict(&holder, range, exclusive).is_none())
-                && self.machine_conflict(node, range, exclusive).is_none()
+                && self.program_conflict(node, range, exclusive).is_none()
         };
         let free: Vec<_> = waiting.iter().filter(is_free).cloned().collect();
         for (owner, wait) in free {
@@ -66,7 +67,7 @@ impl<F: Clone> State<F> {
         self.lock_waiters.retain_all(|_, wait| wait.lasts(now));
         self.lock_waiters.owners.retain(|_, wait| wait.lasts(now));
         for (node, waiting) in self.lock_waiters.files.clone() {
-            for (owner, Wait { wanted: Wanted { range, exclusive, .. }, .. }) in waiting {
+            for (owner, Wait { wanted: WantedLock { range, exclusive, .. }, .. }) in waiting {
                 self.conflict(node, &Holder::V4(owner), range, exclusive, now);
             }
             // Local programs do not report when they release a lock.
@@ -76,9 +77,15 @@ impl<F: Clone> State<F> {
 
     /// Whether an owner that `holder` would wait for waits, directly or through others, for
     /// `holder`. Each owner is visited once. A search that exceeds its bounds finds no deadlock.
-    pub(super) fn would_deadlock(&self, holder: &Holder, wanted: Wanted, now: Duration) -> bool {
-        let Wanted { node, range, exclusive } = wanted;
-        let mut search = Search { from: holder, seen: HashSet::new(), ahead: Vec::new(), steps: 0 };
+    pub(super) fn would_deadlock(
+        &self,
+        holder: &Holder,
+        wanted: WantedLock,
+        now: Duration,
+    ) -> bool {
+        let WantedLock { node, range, exclusive } = wanted;
+        let mut search =
+            CycleSearch { from: holder, seen: HashSet::new(), ahead: Vec::new(), steps: 0 };
         let mut closed = self.search(&mut search, holder, node, [Lock { range, exclusive }]);
         while let Some(other) = search.ahead.pop().filter(|_| !closed && search.steps < MAX_STEPS) {
             match other {
@@ -88,7 +95,7 @@ impl<F: Clone> State<F> {
                         wait.lasts(now)
                             && client.is_ok_and(|client| !self.clients.is_expired(client, now))
                     });
-                    if let Some(Wait { wanted: Wanted { node, range, exclusive }, .. }) = wait {
+                    if let Some(Wait { wanted: WantedLock { node, range, exclusive }, .. }) = wait {
                         let (node, lock) = (*node, Lock { range: *range, exclusive: *exclusive });
                         closed = self.search(&mut search, other, node, [lock]);
                     }
@@ -105,18 +112,18 @@ impl<F: Clone> State<F> {
                         }
                     }
                 }
-                Holder::Machine => {}
+                Holder::LocalProgram => {}
             }
         }
         closed
     }
 
-    /// Adds the holders of locks that conflict with those that `asker` wants. Returns whether the
-    /// owner from which the search began is one of them.
+    /// Adds the holders of locks that conflict with those that `requester` wants. Returns whether
+    /// the owner from which the search began is one of them.
     fn search<'a>(
         &'a self,
-        search: &mut Search<'a, '_>,
-        asker: &Holder,
+        search: &mut CycleSearch<'a, '_>,
+        requester: &Holder,
         node: Node,
         wanted: impl IntoIterator<Item = Lock>,
     ) -> bool {
@@ -124,7 +131,7 @@ impl<F: Clone> State<F> {
         let wanted: Vec<Lock> = wanted.into_iter().collect();
         if let [Lock { range, exclusive }] = wanted[..] {
             search.steps += file.ranges.owner_count();
-            let others = file.ranges.conflicts(asker, range, exclusive);
+            let others = file.ranges.conflicts(requester, range, exclusive);
             return others.into_iter().any(|other| search.note(other));
         }
         let wanted = WantedRanges::of(&wanted);
@@ -133,7 +140,7 @@ impl<F: Clone> State<F> {
             if search.steps >= MAX_STEPS {
                 return false;
             }
-            if wanted.conflict(held) && other != asker && search.note(other) {
+            if wanted.conflict(held) && other != requester && search.note(other) {
                 return true;
             }
         }
@@ -142,7 +149,7 @@ impl<F: Clone> State<F> {
 }
 
 /// A search for a cycle of waits.
-struct Search<'a, 'b> {
+struct CycleSearch<'a, 'b> {
     from: &'b Holder,
     /// Owners found, at most [`MAX_CIRCLE`], and those of them still to visit.
     seen: HashSet<&'a Holder>,
@@ -151,7 +158,7 @@ struct Search<'a, 'b> {
     steps: usize,
 }
 
-impl<'a> Search<'a, '_> {
+impl<'a> CycleSearch<'a, '_> {
     /// Adds an owner of a conflicting lock. Returns whether the search began from it.
     fn note(&mut self, other: &'a Holder) -> bool {
         if other == self.from {
@@ -282,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_told_when_nobody_is_in_the_way() {
+    fn a_waiter_is_notified_when_nothing_conflicts_any_more() {
         let mut state = state_after(&[]);
         let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
         let mut holder = Process::new(&mut state, a, "holder");
@@ -309,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_be_told_is_listed_once_and_their_number_is_bounded() {
+    fn notifications_are_queued_once_per_waiter_and_bounded() {
         let mut state = state_after(&[]);
         let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
         let mut holder = Process::new(&mut state, a, "holder");
@@ -330,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_clients_lock_goes_to_whoever_waits() {
+    fn a_silent_clients_lock_goes_to_a_waiter() {
         let mut state = state_after(&[]);
         let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
         let mut silent = Process::new(&mut state, a, "silent");
@@ -346,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_limited_and_are_given_up_by_those_who_do_not_ask() {
+    fn wait_queues_are_bounded_and_idle_waiters_dropped() {
         let mut state = state_after(&[]);
         let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
         let mut holder = Process::new(&mut state, a, "holder");
@@ -363,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn who_would_wait_in_a_circle_is_told_so() {
+    fn a_wait_that_would_close_a_cycle_is_a_deadlock() {
         let mut state = state_after(&[]);
         let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
         let mut one = Process::new(&mut state, a, "one");
@@ -383,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_no_more_closes_no_circle() {
+    fn a_finished_wait_closes_no_cycle() {
         let mut state = state_after(&[]);
         let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
         let mut one = Process::new(&mut state, a, "one");
@@ -422,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_no_more_is_forgotten_as_soon_as_a_client_that_waits_would_have_asked() {
+    fn a_waiter_that_stops_polling_is_forgotten_after_the_polling_interval() {
         // Linux without notices asks after 1, 2, 4, ... 30 seconds.
         assert!(closes_a_circle(false, &[0], 1));
         assert!(!closes_a_circle(false, &[0], 6));
@@ -436,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn who_closes_the_file_or_only_tests_waits_no_more() {
+    fn close_and_lockt_end_a_wait() {
         let mut state = state_after(&[]);
         let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
         let mut one = Process::new(&mut state, a, "one");
@@ -459,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_through_both_protocols_are_found() {
+    fn cycles_through_nfsv4_and_nlm_are_found() {
         let mut state = state_after(&[]);
         let a = ready(&mut state, "a", T0);
         let mut one = Process::new(&mut state, a, "one");
@@ -489,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn many_waits_of_one_owner_are_looked_at_once_each() {
+    fn the_deadlock_search_visits_each_wait_once() {
         const WAITS: u64 = 2000;
         let mut state = state_after(&[]);
         state.nlm_remembered(HOST, T0);
@@ -506,7 +513,7 @@ mod tests {
         let holder = Holder::Nlm(nlm_owner(2));
         let range = Range { start: WAITS, end: WAITS + 1 };
         let mut search =
-            Search { from: &holder, seen: HashSet::new(), ahead: Vec::new(), steps: 0 };
+            CycleSearch { from: &holder, seen: HashSet::new(), ahead: Vec::new(), steps: 0 };
         let wanted = [Lock { range, exclusive: true }];
         assert!(!state.search(&mut search, &holder, NODE, wanted));
         assert_eq!(search.ahead.len(), 1);

@@ -1,8 +1,11 @@
 //! What the server remembers of its clients: their identity, sessions, opens and locks.
 //!
-//! Everything here is plain data and transitions: no I/O and no tasks; the monotonic time is an
-//! argument. One lock protects a [`State`] and is never held across an await. File handles have a
-//! type `F` that the state only stores and hands out.
+//! Everything here is plain data and transitions: no I/O, no tasks and no waits; the monotonic time
+//! is an argument. (`cargo xtask check` verifies that the code names no file, socket or store.) One
+//! lock protects a [`State`] and is never held across an await. Two things reach further. A
+//! transition locks ranges in the store through a [`StoreLocks`], which the caller opens before.
+//! And file handles have a type `F` that the state only stores and hands out: dropping the last
+//! copy of one may close its file.
 //!
 //! 1. State belongs to a confirmed client and is freed with it ([`State::purge`]).
 //! 2. A client that does not renew its lease keeps its state (courtesy) until another client needs
@@ -10,23 +13,26 @@
 //! 3. A client gets opens only while it is on disk ([`Client::is_recorded`]). A client whose state
 //!    was revoked may not reclaim it after a restart: the transition that revokes it adds the owner
 //!    to [`State::take_unwritten`], and the reply waits until that is on disk.
-//! 4. Every table is bounded ([`Limits`]), and each client has a share of it. Clients with an
-//!    expired lease make room first (`room`).
+//! 4. Every table is bounded ([`Limits`]), and each client has a share of it. State of clients
+//!    with an expired lease is reclaimed first (`quota`).
 
+mod backchannel;
+mod channel;
 mod client;
 mod delegation;
 mod error;
 mod grace;
 mod ids;
 mod limits;
+mod load;
 mod lock;
 mod lock_waiters;
 mod nlm;
 mod open;
+mod quota;
 mod reclaim_denied;
 mod record;
 mod revoked;
-mod room;
 mod session;
 mod share;
 mod slot;
@@ -34,35 +40,34 @@ mod stateid;
 mod store_locks;
 mod table;
 mod tables;
+mod tally;
 #[cfg(test)]
 mod tests;
 
-pub use client::{
-    CallbackService, Client, ClientId, Clients, Exchanged, Introduction, Owner, OwnerName,
-    Principal,
-};
-pub use error::StateError;
-pub use grace::Grace;
-pub use ids::Ids;
+pub(crate) use backchannel::{BackCall, BackOutcome, CallbackCred};
+pub(crate) use channel::Channel;
+pub(crate) use client::{CallbackService, Client, ClientId, Owner, OwnerName, Principal};
+pub(crate) use error::StateError;
+pub(crate) use grace::Grace;
+pub(crate) use ids::Ids;
 pub use limits::Limits;
-pub use record::{LockHost, Record};
-pub use session::{
-    BackCall, BackOutcome, CallbackCred, Channel, Request, Sequenced, Session, SessionId, Sessions,
-};
-pub use share::Share;
-pub use stateid::{StateId, StateKey, StateRef, check_seq, next_seq};
-pub(crate) use store_locks::machine_of;
-pub use table::State;
-pub use tables::delegation::{
-    Answer, Ask, DelegationKind, Grant, Order, Recalled, Referring, Times, Touch, Wanted, WhyNot,
+pub use load::StateLoad;
+pub(crate) use record::{LockHost, Record};
+pub(crate) use session::{SequenceArgs, Sequenced, SessionId};
+pub(crate) use share::Share;
+pub(crate) use stateid::{StateId, StateKey, StateRef};
+pub(crate) use table::State;
+pub(crate) use tables::delegation::{
+    Answer, DelegationKind, DelegationRequest, Grant, Referring, Times, Touch, Wanted, WhyNot,
     Writer,
 };
-pub use tables::delegation_filter::{ChangeGuard, Filter};
-pub use tables::lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};
-pub use tables::lock_waiters::Freed;
-pub use tables::nlm::{Granted, NlmError, NlmLock, NlmOwner, ReplyTo};
-pub use tables::open::{Claim, Io, OpenRequest, Opened, Use};
-pub use tables::reclaim_denied::ReclaimDenied;
-pub use tables::revoked::{Revoked, Why};
-pub use tables::store_locks::Machine;
-pub use weir_vfs::{LockConflict as Conflict, LockRange as Range, RangeLocks, TO_END};
+pub(crate) use tables::delegation_filter::{ChangeGuard, Filter};
+pub(crate) use tables::lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};
+pub(crate) use tables::lock_waiters::Freed;
+pub(crate) use tables::nlm::{GrantedLock, NlmError, NlmLock, NlmOwner, ReplyTo};
+pub(crate) use tables::open::{Claim, Io, OpenRequest, OpenSnapshot, Use};
+pub(crate) use tables::reclaim_denied::ReclaimDenied;
+pub(crate) use tables::revoked::Why;
+pub(crate) use tables::store_locks::StoreLocks;
+pub(crate) use tally::{Account, Removable, Tally};
+pub(crate) use weir_vfs::{LockConflict as Conflict, LockRange as Range};

@@ -16,13 +16,13 @@
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName, Principal};
 use crate::state::error::StateError;
-use crate::state::room::{Asker, Limited};
+use crate::state::quota::{Requester, Resource};
 use crate::state::share::Share;
 use crate::state::stateid::{StateId, StateKey, StateRef, check_seq, next_seq};
 use crate::state::table::State;
 use crate::state::tables::delegation::Touch;
 use crate::state::tables::lock::LockOwner;
-use crate::state::tables::open::{Claim, Io, Open, OpenRequest, Opened, OpenedBefore, Use};
+use crate::state::tables::open::{Claim, Io, Open, OpenRequest, OpenSnapshot, PriorOpen, Use};
 use std::time::Duration;
 use weir_vfs::Access;
 
@@ -32,11 +32,15 @@ impl<F: Clone> State<F> {
     /// # Errors
     /// [`StateError::Delegated`], [`StateError::ShareDenied`], [`StateError::Unrecorded`]; the
     /// grace period forbids it; or a limit is reached.
-    pub fn open(&mut self, request: OpenRequest<F>, now: Duration) -> Result<StateId, StateError> {
+    pub(crate) fn open(
+        &mut self,
+        request: OpenRequest<F>,
+        now: Duration,
+    ) -> Result<StateId, StateError> {
         let OpenRequest { client, owner, node, share, claim, confirm, by, made, file } = request;
         self.check_grace(client, claim == Claim::Reclaim, now)?;
         if claim == Claim::Reclaim {
-            self.check_barred(client, node)?;
+            self.check_reclaim(client, node)?;
         }
         if !self.clients.get(client)?.is_recorded {
             return Err(StateError::Unrecorded);
@@ -60,8 +64,14 @@ impl<F: Clone> State<F> {
         let key = match mine.map(|(key, _)| key) {
             Some(key) => key,
             None => {
-                let asker = Asker::of(client, claim != Claim::New);
-                self.make_room(Limited::Open, asker, now)?;
+                // A delegation promises one open. The client may not turn it into any number of
+                // them by naming more owners.
+                let again = match claim {
+                    Claim::New => false,
+                    Claim::Reclaim => true,
+                    Claim::Delegated => !self.has_open(client, node),
+                };
+                self.check_quota(Resource::Open, Requester::of(client, again), now)?;
                 let key = self.new_key();
                 if confirm {
                     self.unconfirmed.push(key);
@@ -88,10 +98,16 @@ impl<F: Clone> State<F> {
         if share.touch() == Touch::Change {
             self.delegations.changed_by(client, node);
         }
+        let made_before = match claim {
+            Claim::Delegated => self.delegations.made_by(client, node),
+            Claim::New | Claim::Reclaim => None,
+        };
         let open = self.opens.get_mut(&key).ok_or(StateError::BadStateId)?;
         open.share = open.share.union(share);
         if made {
             open.made_by = Some(by.clone());
+        } else if open.made_by.is_none() {
+            open.made_by = made_before;
         }
         open.by = by;
         if !open.opened.contains(&share) {
@@ -107,20 +123,52 @@ impl<F: Clone> State<F> {
         Ok(StateId { seq: open.seq, key })
     }
 
+    /// Whether a client has an open of a file that it knows of.
+    fn has_open(&self, client: ClientId, node: Node) -> bool {
+        let stand_in = self.stand_in_owner(client, node);
+        let mut opens = self.opens_of(node);
+        opens.any(|(_, o)| o.client == client && Some(&o.owner) != stand_in.as_ref())
+    }
+
+    /// Counts an open that a client is about to make of a file that does not exist yet.
+    ///
+    /// # Errors
+    /// [`StateError::TooMany`].
+    pub(crate) fn reserve_open(
+        &mut self,
+        client: ClientId,
+        now: Duration,
+    ) -> Result<(), StateError> {
+        self.check_quota(Resource::Open, Requester::Client(client), now)?;
+        self.count_reserved(client);
+        Ok(())
+    }
+
+    /// Counts an open that was counted before, even beyond the share.
+    pub(crate) fn count_reserved(&mut self, client: ClientId) {
+        let account = self.account(client);
+        self.tallies.opens.add(account, 1);
+    }
+
+    /// Returns what [`reserve_open`](Self::reserve_open) has counted.
+    pub(crate) fn unreserve_open(&mut self, client: ClientId) {
+        self.tallies.opens.subtract(client, 1);
+    }
+
     /// Puts a new open into every table.
     pub(super) fn enter_open(&mut self, key: StateKey, open: Open<F>) -> Result<(), StateError> {
-        let client = self.clients.get_mut(open.client)?;
-        client.states.insert(key);
-        client.opens += 1;
+        let account = self.account(open.client);
+        self.clients.get_mut(open.client)?.states.insert(key);
+        self.tallies.opens.add(account, 1);
         self.files.entry(open.node).or_default().opens.push(key);
         self.opens.insert(key, open);
         Ok(())
     }
 
     /// A snapshot of an owner's open of a file, for [`undo_open`](Self::undo_open).
-    pub fn opened(&self, client: ClientId, owner: &OwnerName, node: Node) -> Opened {
+    pub(crate) fn opened(&self, client: ClientId, owner: &OwnerName, node: Node) -> OpenSnapshot {
         let mine = self.opens_of(node).find(|(_, o)| o.client == client && o.owner == *owner);
-        Opened(mine.map(|(_, open)| OpenedBefore {
+        OpenSnapshot(mine.map(|(_, open)| PriorOpen {
             seq: open.seq,
             share: open.share,
             opened: open.opened.clone(),
@@ -131,11 +179,11 @@ impl<F: Clone> State<F> {
 
     /// Restores the snapshot `before` of an open that led to `id`, because the client does not
     /// learn of it. Does nothing if the open has changed since.
-    pub fn undo_open(&mut self, id: StateId, before: Opened) {
+    pub(crate) fn undo_open(&mut self, id: StateId, before: OpenSnapshot) {
         let Some(open) = self.opens.get_mut(&id.key).filter(|open| open.seq == id.seq) else {
             return;
         };
-        let Some(OpenedBefore { seq, share, opened, by, made_by }) = before.0 else {
+        let Some(PriorOpen { seq, share, opened, by, made_by }) = before.0 else {
             return self.drop_open(id.key);
         };
         (open.seq, open.share, open.opened) = (seq, share, opened);
@@ -152,7 +200,7 @@ impl<F: Clone> State<F> {
     ///
     /// The stateid is wrong, or the open is already confirmed.
     /// The stateid is wrong, or the open does not wait for this.
-    pub fn confirm_open(
+    pub(crate) fn confirm_open(
         &mut self,
         client: ClientId,
         id: StateId,
@@ -172,7 +220,7 @@ impl<F: Clone> State<F> {
     }
 
     /// Drops an open if it is unconfirmed.
-    pub fn cancel_unconfirmed(&mut self, key: StateKey) {
+    pub(crate) fn cancel_unconfirmed(&mut self, key: StateKey) {
         if self.opens.get(&key).is_some_and(|open| open.unconfirmed.is_some()) {
             self.drop_open(key);
         }
@@ -189,7 +237,7 @@ impl<F: Clone> State<F> {
     }
 
     /// The names of a client's open owners.
-    pub fn open_owners(&self, client: ClientId) -> impl Iterator<Item = &OwnerName> {
+    pub(crate) fn open_owners(&self, client: ClientId) -> impl Iterator<Item = &OwnerName> {
         self.states_of(client).filter_map(|key| self.opens.get(key)).map(|open| &open.owner)
     }
 
@@ -197,7 +245,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// The stateid is wrong, or [`StateError::NotASubset`].
-    pub fn downgrade(
+    pub(crate) fn downgrade(
         &mut self,
         client: ClientId,
         id: StateId,
@@ -224,7 +272,12 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// The stateid is wrong.
-    pub fn close(&mut self, client: ClientId, id: StateId, node: Node) -> Result<(), StateError> {
+    pub(crate) fn close(
+        &mut self,
+        client: ClientId,
+        id: StateId,
+        node: Node,
+    ) -> Result<(), StateError> {
         if self.open_mut(client, id, node)?.share.access.contains(Access::WRITE) {
             self.delegations.changed_by(client, node);
         }
@@ -242,7 +295,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// The stateid is wrong, or the file is not open for `access`.
-    pub fn io(
+    pub(crate) fn io(
         &self,
         client: Option<ClientId>,
         id: StateId,
@@ -277,7 +330,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// [`StateError::Locked`].
-    pub fn anonymous_io(
+    pub(crate) fn anonymous_io(
         &mut self,
         node: Node,
         access: Access,
@@ -290,7 +343,7 @@ impl<F: Clone> State<F> {
 
     /// A handle for writing from the opens of `client`, or, if that is `None`, from opens by the
     /// principal `by` in minor version 0.
-    pub fn writer(&self, client: Option<ClientId>, by: &Principal, node: Node) -> Option<F> {
+    pub(crate) fn writer(&self, client: Option<ClientId>, by: &Principal, node: Node) -> Option<F> {
         let is_its = |open: &Open<F>| match client {
             Some(client) => client == open.client,
             None => open.by == *by && !self.has_sessions(open.client),
@@ -300,7 +353,8 @@ impl<F: Clone> State<F> {
     }
 
     /// Whether any client has the file open.
-    pub fn is_open(&self, node: Node) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_open(&self, node: Node) -> bool {
         self.files.get(&node).is_some_and(|f| !f.opens.is_empty())
     }
 
@@ -308,7 +362,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// The reason why it may not.
-    pub fn check_use(&self, client: ClientId, used: &Use) -> Result<(), StateError> {
+    pub(crate) fn check_use(&self, client: ClientId, used: &Use) -> Result<(), StateError> {
         let &Use { under, node, access } = used;
         let writes = access.contains(Access::WRITE);
         match under {
@@ -340,7 +394,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// There is no such state of such a client.
-    pub fn client_of(&self, key: StateKey) -> Result<ClientId, StateError> {
+    pub(crate) fn client_of(&self, key: StateKey) -> Result<ClientId, StateError> {
         match self.newest(key) {
             Some((client, _)) if self.has_sessions(client) => Err(StateError::BadStateId),
             Some((client, _)) => Ok(client),
@@ -353,7 +407,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// There is no such state of such a client, or [`StateError::NotTheOpener`].
-    pub fn client_of_own(
+    pub(crate) fn client_of_own(
         &self,
         key: StateKey,
         principal: &Principal,
@@ -375,7 +429,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// There is no such open, or [`StateError::NotTheOpener`].
-    pub fn owner_of_open(
+    pub(crate) fn owner_of_open(
         &self,
         key: StateKey,
         principal: &Principal,
@@ -387,7 +441,7 @@ impl<F: Clone> State<F> {
 
     /// The client, and the stateid with its current sequence number, of an open, lock or
     /// delegation.
-    pub fn newest(&self, key: StateKey) -> Option<(ClientId, StateId)> {
+    pub(crate) fn newest(&self, key: StateKey) -> Option<(ClientId, StateId)> {
         let of_open = self.opens.get(&key).map(|o| (o.client, o.seq));
         let of_delegation = self.delegations.client_of(key).map(|client| (client, 1));
         let of_lock = self.locks.get(&key).map(|l| (l.owner.client, l.seq));
@@ -457,8 +511,8 @@ impl<F: Clone> State<F> {
         }
         if let Ok(client) = self.clients.get_mut(open.client) {
             client.states.remove(&key);
-            client.opens -= 1;
         }
+        self.tallies.opens.subtract(open.client, 1);
         if open.waits {
             self.lock_waiters.closed(key, open.node);
         }

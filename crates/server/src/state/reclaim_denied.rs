@@ -5,18 +5,18 @@
 //!                revoked                 free_stateid
 //!   (none) ----------------> unfreed ------------------> (none)
 //!                | minor version 0, or the table of revoked state is full
-//!                +---------> untold -------------------> (none)  the client goes
+//!                +---------> unacknowledged -----------> (none)  the client goes
 //!                  restart               RECLAIM_COMPLETE; without sessions: the end of grace
 //!   any of these ----------> inherited ----------------> (none)
 //! ```
 //!
-//! 1. A file stays barred while its client may believe that it still has the revoked state: until
-//!    the client frees the stateid, or its chance to reclaim has passed.
-//! 2. The bar is on disk ([`State::take_unwritten`]) before the server replies to the client that
-//!    gets what was revoked.
+//! 1. Reclaims of a file stay denied while its client may believe that it still has the revoked
+//!    state: until the client frees the stateid, or its chance to reclaim has passed.
+//! 2. The denial is on disk ([`State::take_unwritten`]) before the server replies to the client
+//!    that gets what was revoked.
 //! 3. At most [`MAX_REVOKED`](super::revoked) files per client are recorded individually, and
-//!    [`MAX_UNTOLD`] where the server gets no acknowledgment. Beyond that, the client may reclaim
-//!    nothing.
+//!    [`MAX_UNACKNOWLEDGED`] where the server gets no acknowledgment. Beyond that, the client may
+//!    reclaim nothing.
 //! 4. A client with sessions that has not sent RECLAIM_COMPLETE by the end of grace may have missed
 //!    any of its state. Until it sends RECLAIM_COMPLETE, it may reclaim nothing after another
 //!    restart.
@@ -26,36 +26,36 @@ use crate::state::client::{Client, ClientId, Owner};
 use crate::state::error::StateError;
 use crate::state::record::Record;
 use crate::state::table::State;
-use crate::state::tables::reclaim_denied::{MAX_UNTOLD, ReclaimDenied};
+use crate::state::tables::reclaim_denied::{MAX_UNACKNOWLEDGED, ReclaimDenied};
 use std::time::Duration;
 
 impl Client {
-    /// Bars a file without an acknowledgment to wait for: the protocol has none, or there is no room
-    /// to remember the revocation.
-    pub(super) fn bar_untold(&mut self, node: Node) {
-        self.untold.add(node, MAX_UNTOLD);
+    /// Denies reclaims of a file without an acknowledgment to wait for: the protocol has none, or
+    /// the table of revoked state is full.
+    pub(super) fn deny_unacknowledged(&mut self, node: Node) {
+        self.unacknowledged.add(node, MAX_UNACKNOWLEDGED);
     }
 
     /// Everything that the client may not reclaim after a restart.
-    pub(super) fn barred(&self) -> ReclaimDenied {
-        if self.inherited.all || self.untold.all {
+    pub(super) fn reclaim_denied(&self) -> ReclaimDenied {
+        if self.inherited.all || self.unacknowledged.all {
             return ReclaimDenied::all();
         }
-        let told = self.inherited.files.iter().chain(&self.untold.files).copied();
-        let files = told.chain(self.revoked.iter().map(|revoked| revoked.node)).collect();
+        let denied = self.inherited.files.iter().chain(&self.unacknowledged.files).copied();
+        let files = denied.chain(self.revoked.iter().map(|revoked| revoked.node)).collect();
         ReclaimDenied { all: false, files }
     }
 }
 
 impl Client {
     fn record(&self) -> Record {
-        Record { barred: self.barred(), principal: Some(self.principal.clone()) }
+        Record { reclaim_denied: self.reclaim_denied(), principal: Some(self.principal.clone()) }
     }
 }
 
 impl<F: Clone> State<F> {
     /// The disk record that a client should have; `None` if it should have none.
-    pub fn record_of(&self, owner: &Owner) -> Option<Record> {
+    pub(crate) fn record_of(&self, owner: &Owner) -> Option<Record> {
         let client = self.clients.confirmed(owner)?;
         client.is_recorded.then(|| client.record())
     }
@@ -65,7 +65,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// [`StateError::StaleClientId`].
-    pub fn new_record(&self, id: ClientId) -> Result<Option<(Owner, Record)>, StateError> {
+    pub(crate) fn new_record(&self, id: ClientId) -> Result<Option<(Owner, Record)>, StateError> {
         let client = self.clients.get(id)?;
         Ok((!client.is_recorded).then(|| (client.owner.clone(), client.record())))
     }
@@ -74,11 +74,13 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// [`StateError::ReclaimDenied`] if the state was revoked.
-    pub(super) fn check_barred(&self, id: ClientId, node: Node) -> Result<(), StateError> {
+    pub(super) fn check_reclaim(&self, id: ClientId, node: Node) -> Result<(), StateError> {
         let client = self.clients.get(id)?;
-        let is_barred = |barred: &ReclaimDenied| barred.all || barred.files.contains(&node);
-        if is_barred(&client.inherited)
-            || is_barred(&client.untold)
+        let is_denied = |reclaim_denied: &ReclaimDenied| {
+            reclaim_denied.all || reclaim_denied.files.contains(&node)
+        };
+        if is_denied(&client.inherited)
+            || is_denied(&client.unacknowledged)
             || client.revoked.iter().any(|revoked| revoked.node == node)
         {
             return Err(StateError::ReclaimDenied);
@@ -86,8 +88,8 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// Lifts what earlier runs barred: the client has sent RECLAIM_COMPLETE, so it knows its state.
-    pub(super) fn lift_inherited(&mut self, id: ClientId) -> Result<(), StateError> {
+    /// Ends what earlier runs denied: the client has sent RECLAIM_COMPLETE, so it knows its state.
+    pub(super) fn clear_inherited(&mut self, id: ClientId) -> Result<(), StateError> {
         let client = self.clients.get_mut(id)?;
         if !std::mem::take(&mut client.inherited).is_empty() {
             self.unwritten.insert(client.owner.clone());
@@ -117,7 +119,7 @@ mod tests {
     use super::*;
     use crate::state::tests::{
         LEASE, NODE, T0, WRITE, client, lock_under, owner, principal, ready, request, state_after,
-        state_barred,
+        state_denying,
     };
     use crate::state::{Claim, OpenRequest, StateId};
     use weir_vfs::FileId;
@@ -129,11 +131,11 @@ mod tests {
 
     fn on_disk(state: &mut State, name: &'static str) -> Option<ReclaimDenied> {
         assert!(state.take_unwritten().contains(&owner(name)), "the record must be written");
-        barred(state, &owner(name))
+        reclaim_denied(state, &owner(name))
     }
 
-    fn barred(state: &State, owner: &Owner) -> Option<ReclaimDenied> {
-        state.record_of(owner).map(|record| record.barred)
+    fn reclaim_denied(state: &State, owner: &Owner) -> Option<ReclaimDenied> {
+        state.record_of(owner).map(|record| record.reclaim_denied)
     }
 
     fn only(node: Node) -> ReclaimDenied {
@@ -158,39 +160,43 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_stays_barred_until_its_client_knows_whatever_it_opens() {
+    fn revoked_files_stay_denied_until_the_client_acknowledges() {
         let (mut state, a, [open, locks]) = taken_from_a();
         assert_eq!(on_disk(&mut state, "a"), Some(only(NODE)));
         state.clients.renew(a, OVER);
         let node = Node { id: FileId { ino: 3, generation: 0 }, ..NODE };
         state.open(OpenRequest { node, ..request(a, WRITE) }, OVER).unwrap();
-        assert_eq!(barred(&state, &owner("a")), Some(only(NODE)));
+        assert_eq!(reclaim_denied(&state, &owner("a")), Some(only(NODE)));
         state.free_stateid(a, locks).unwrap();
-        assert_eq!(barred(&state, &owner("a")), Some(only(NODE)), "the open was revoked, too");
+        assert_eq!(
+            reclaim_denied(&state, &owner("a")),
+            Some(only(NODE)),
+            "the open was revoked, too"
+        );
         state.free_stateid(a, open).unwrap();
         assert_eq!(on_disk(&mut state, "a"), Some(ReclaimDenied::default()));
     }
 
     #[test]
-    fn a_barred_file_is_not_reclaimed_and_others_are() {
-        let mut state = state_barred([("a", only(NODE)), ("all", ReclaimDenied::all())]);
+    fn only_denied_files_are_refused_to_reclaims() {
+        let mut state = state_denying([("a", only(NODE)), ("all", ReclaimDenied::all())]);
         let (a, all) = (client(&mut state, "a", T0), client(&mut state, "all", T0));
         assert_eq!(reclaim(&mut state, a, NODE), Err(StateError::ReclaimDenied));
         assert!(reclaim(&mut state, a, OTHER).is_ok());
         assert_eq!(reclaim(&mut state, all, OTHER), Err(StateError::ReclaimDenied));
         // Another restart now would not lift it.
-        assert_eq!(barred(&state, &owner("a")), Some(only(NODE)));
+        assert_eq!(reclaim_denied(&state, &owner("a")), Some(only(NODE)));
         state.reclaim_complete(a).unwrap();
         assert_eq!(on_disk(&mut state, "a"), Some(ReclaimDenied::default()));
     }
 
     #[test]
-    fn who_does_not_say_that_it_is_done_may_reclaim_nothing_later() {
-        let mut state = state_barred([("a", ReclaimDenied::default())]);
+    fn a_client_without_reclaim_complete_may_reclaim_nothing_later() {
+        let mut state = state_denying([("a", ReclaimDenied::default())]);
         let a = client(&mut state, "a", T0);
         reclaim(&mut state, a, NODE).unwrap();
         state.sweep(LEASE - Duration::from_secs(1));
-        assert_eq!(barred(&state, &owner("a")), Some(ReclaimDenied::default()));
+        assert_eq!(reclaim_denied(&state, &owner("a")), Some(ReclaimDenied::default()));
         state.sweep(LEASE);
         assert_eq!(on_disk(&mut state, "a"), Some(ReclaimDenied::all()));
         state.reclaim_complete(a).unwrap();
@@ -198,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_cannot_be_told_keeps_what_is_barred_and_a_new_run_of_it_starts_afresh() {
+    fn denials_of_an_unreachable_client_last_until_its_next_run() {
         let mut state = state_after(&[]);
         let old = |state: &mut State, verifier| {
             let owner = Owner { sessions: false, ..owner("old") };
@@ -210,22 +216,22 @@ mod tests {
         };
         let id = old(&mut state, 0);
         let name = Owner { sessions: false, ..owner("old") };
-        for ino in 0..MAX_UNTOLD as u64 {
+        for ino in 0..MAX_UNACKNOWLEDGED as u64 {
             state.open(request(id, WRITE), T0).unwrap();
             let node = Node { id: FileId { ino, generation: 1 }, ..NODE };
             state.open(OpenRequest { node, ..request(id, WRITE) }, T0).unwrap();
-            assert!(!barred(&state, &name).unwrap().all);
+            assert!(!reclaim_denied(&state, &name).unwrap().all);
             state.drop_export(NODE.export);
-            assert!(!barred(&state, &name).unwrap().is_empty());
+            assert!(!reclaim_denied(&state, &name).unwrap().is_empty());
         }
         assert_eq!(
-            barred(&state, &name),
+            reclaim_denied(&state, &name),
             Some(ReclaimDenied::all()),
             "too many files to record individually"
         );
         state.take_unwritten();
         old(&mut state, 1);
         assert_eq!(state.take_unwritten(), std::slice::from_ref(&name));
-        assert_eq!(barred(&state, &name), Some(ReclaimDenied::default()));
+        assert_eq!(reclaim_denied(&state, &name), Some(ReclaimDenied::default()));
     }
 }

@@ -6,26 +6,26 @@ use std::net::IpAddr;
 
 /// The disk record of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Record {
+pub(crate) struct Record {
     /// What the client may not reclaim.
-    pub barred: ReclaimDenied,
+    pub(crate) reclaim_denied: ReclaimDenied,
     /// The client's principal; `None` if a server version wrote the record that did not store it.
-    pub principal: Option<Principal>,
+    pub(crate) principal: Option<Principal>,
 }
 
 impl Record {
     /// Whether a principal may reclaim what the client had. If the record names no principal, only
     /// the superuser may: kernel clients use that credential, while any user can claim a name.
-    pub fn is_of(&self, principal: &Principal) -> bool {
+    pub(crate) fn is_of(&self, principal: &Principal) -> bool {
         self.principal.as_ref().map_or(principal.is_superuser(), |mine| mine == principal)
     }
 }
 
 /// The disk record of a host with NLM locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockHost {
+pub(crate) struct LockHost {
     /// Its address.
-    pub host: IpAddr,
+    pub(crate) host: IpAddr,
     /// This server's address, as the host knew it.
-    pub server: IpAddr,
+    pub(crate) server: IpAddr,
 }

@@ -92,14 +92,14 @@ impl<F: Clone> State<F> {
         let Ok(client) = self.clients.get_mut(id) else { return };
         self.unwritten.insert(client.owner.clone());
         if !client.owner.sessions || self.revoked.len() >= MAX {
-            client.bar_untold(revoked.node);
+            client.deny_unacknowledged(revoked.node);
             return;
         }
         client.revoked.push_back(revoked);
         let full = client.revoked.len() > MAX_REVOKED;
         let oldest = if full { client.revoked.pop_front() } else { None };
         if full {
-            client.untold = ReclaimDenied::all();
+            client.unacknowledged = ReclaimDenied::all();
         }
         self.revoked.insert(revoked.key, (id, revoked.why));
         if let Some(oldest) = oldest {
@@ -118,7 +118,7 @@ impl<F: Clone> State<F> {
             return Some(Err(StateError::BadStateId));
         }
         self.forget_revoked(key);
-        // Written once, when all is acknowledged. Until then the disk may bar too much, which is
+        // Written once, when all is acknowledged. Until then the disk may deny too much, which is
         // safe.
         if let Ok(client) = self.clients.get(client)
             && client.revoked.is_empty()
@@ -162,7 +162,7 @@ mod tests {
     const OTHER: Node = Node { export: 0, id: FileId { ino: 2, generation: 0 } };
 
     #[test]
-    fn only_what_is_in_the_way_is_taken_and_its_client_is_told() {
+    fn only_conflicting_state_is_revoked_and_reported() {
         let mut state = state_after(&[]);
         let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
         let open_a = state.open(request(a, WRITE), T0).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_in_the_way_goes_with_its_locks() {
+    fn revoking_an_open_revokes_its_locks() {
         let mut state = state_after(&[]);
         let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
         let alone = Share { access: Access::WRITE, deny: Access::WRITE };
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_open_of_a_removed_export_is_said_to_be_revoked() {
+    fn opens_of_a_removed_export_are_reported_as_revoked() {
         let mut state = state_after(&[]);
         let a = ready(&mut state, "a", T0);
         let open = state.open(request(a, WRITE), T0).unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_a_client_is_bounded() {
+    fn revoked_stateids_of_a_client_are_bounded() {
         let mut state = state_after(&[]);
         let a = ready(&mut state, "a", T0);
         for ino in 0..2 * MAX_REVOKED as u64 {

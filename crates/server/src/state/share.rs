@@ -5,38 +5,38 @@ use weir_vfs::Access;
 
 /// Access and deny bits of an open: 1 for reading, 2 for writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Share {
+pub(crate) struct Share {
     /// The access of the open.
-    pub access: Access,
+    pub(crate) access: Access,
     /// The access denied to other opens.
-    pub deny: Access,
+    pub(crate) deny: Access,
 }
 
 impl Share {
     /// Whether two opens exclude each other.
-    pub fn conflicts(self, other: Self) -> bool {
+    pub(crate) fn conflicts(self, other: Self) -> bool {
         self.access.intersects(other.deny) || self.deny.intersects(other.access)
     }
 
     /// How the open affects delegations of other clients: as a change if it writes, or if it denies
     /// access that they may have granted to local opens.
-    pub fn touch(self) -> Touch {
+    pub(crate) fn touch(self) -> Touch {
         let reads = !self.access.contains(Access::WRITE) && self.deny.is_empty();
         if reads { Touch::Read } else { Touch::Change }
     }
 
     /// The union of both.
-    pub fn union(self, other: Self) -> Self {
+    pub(crate) fn union(self, other: Self) -> Self {
         Self { access: self.access | other.access, deny: self.deny | other.deny }
     }
 
     /// Whether this is part of `other`.
-    pub fn is_within(self, other: Self) -> bool {
+    pub(crate) fn is_within(self, other: Self) -> bool {
         other.access.contains(self.access) && other.deny.contains(self.deny)
     }
 
     /// Whether this is the union of some of `opened` (RFC 8881 section 18.18.3).
-    pub fn is_union_of(self, opened: &[Self]) -> bool {
+    pub(crate) fn is_union_of(self, opened: &[Self]) -> bool {
         let parts = opened.iter().filter(|o| o.is_within(self));
         parts.fold(Self::default(), |all, &o| all.union(o)) == self
     }
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn denial_works_both_ways() {
+    fn access_and_deny_modes_conflict_in_both_directions() {
         assert!(!share(3, 0).conflicts(share(3, 0)));
         assert!(share(1, 0).conflicts(share(2, 1)));
         assert!(share(2, 1).conflicts(share(1, 0)));

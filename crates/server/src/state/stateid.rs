@@ -8,16 +8,16 @@ use crate::state::error::StateError;
 
 /// Identifies a state: the part of a stateid that does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StateKey {
+pub(crate) struct StateKey {
     /// The server's run.
-    pub run: u32,
+    pub(crate) run: u32,
     /// Unique within the run, and hard to guess.
-    pub number: u64,
+    pub(crate) number: u64,
 }
 
 impl StateKey {
     /// The twelve bytes on the wire.
-    pub fn to_wire(self) -> [u8; 12] {
+    pub(crate) fn to_wire(self) -> [u8; 12] {
         let mut wire = [0; 12];
         wire[..4].copy_from_slice(&self.run.to_be_bytes());
         wire[4..].copy_from_slice(&self.number.to_be_bytes());
@@ -25,7 +25,7 @@ impl StateKey {
     }
 
     /// Decodes the twelve bytes on the wire. Any bytes are a key, though perhaps of no state.
-    pub fn from_wire(wire: [u8; 12]) -> Self {
+    pub(crate) fn from_wire(wire: [u8; 12]) -> Self {
         let [a, b, c, d, number @ ..] = wire;
         Self { run: u32::from_be_bytes([a, b, c, d]), number: u64::from_be_bytes(number) }
     }
@@ -33,16 +33,16 @@ impl StateKey {
 
 /// A stateid: a state, and the number of its last change that the client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StateId {
+pub(crate) struct StateId {
     /// Counts changes from 1; 0 means the current one (sessions only).
-    pub seq: u32,
+    pub(crate) seq: u32,
     /// Which state.
-    pub key: StateKey,
+    pub(crate) key: StateKey,
 }
 
 /// A decoded stateid argument (RFC 8881 section 8.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateRef {
+pub(crate) enum StateRef {
     /// All zeros: I/O without an open; share reservations apply.
     Anonymous,
     /// All ones: I/O without an open; a READ ignores share reservations.
@@ -55,7 +55,7 @@ pub enum StateRef {
 
 impl StateRef {
     /// Decodes a stateid. Other combinations of all zeros or all ones are invalid.
-    pub fn from_wire(seq: u32, other: [u8; 12]) -> Result<Self, StateError> {
+    pub(crate) fn from_wire(seq: u32, other: [u8; 12]) -> Result<Self, StateError> {
         match (seq, other) {
             (0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]) => Ok(Self::Anonymous),
             (u32::MAX, [255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255]) => {
@@ -74,7 +74,7 @@ impl StateRef {
 
 /// Compares a client's sequence number of a state with the server's (RFC 8881 section 8.2.2).
 /// Numbers wrap around and skip 0.
-pub fn check_seq(theirs: u32, ours: u32, zero_is_newest: bool) -> Result<(), StateError> {
+pub(crate) fn check_seq(theirs: u32, ours: u32, zero_is_newest: bool) -> Result<(), StateError> {
     match ours.wrapping_sub(theirs).cast_signed() {
         _ if theirs == 0 && zero_is_newest => Ok(()),
         0 => Ok(()),
@@ -84,7 +84,7 @@ pub fn check_seq(theirs: u32, ours: u32, zero_is_newest: bool) -> Result<(), Sta
 }
 
 /// The sequence number after `seq`; skips 0.
-pub fn next_seq(seq: u32) -> u32 {
+pub(crate) fn next_seq(seq: u32) -> u32 {
     seq.checked_add(1).unwrap_or(1)
 }
 

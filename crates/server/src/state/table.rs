@@ -2,6 +2,7 @@
 
 use crate::admission::AddressShares;
 use crate::handle::Node;
+use crate::state::channel::Channel;
 use crate::state::client::{
     CallbackService, Client, ClientId, Clients, Exchanged, Owner, Principal,
 };
@@ -9,15 +10,15 @@ use crate::state::error::StateError;
 use crate::state::grace::Grace;
 use crate::state::ids::Ids;
 use crate::state::limits::Limits;
-use crate::state::room::{Asker, Limited, Refusals};
-use crate::state::session::{SessionId, Sessions};
+use crate::state::quota::{Refused, Requester, Resource, Tallies};
+use crate::state::session::{Session, SessionId, Sessions};
 use crate::state::share::Share;
 use crate::state::stateid::StateKey;
 use crate::state::tables::lapsed::Lapsed;
 use crate::state::tables::lock::Holder;
 use crate::state::tables::nlm::NlmOwner;
 use crate::state::tables::revoked::Why;
-use crate::state::tables::store_locks::Machine;
+use crate::state::tables::store_locks::StoreLocks;
 use crate::state::tables::{delegation, lock, lock_waiters, nlm, open};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -36,9 +37,9 @@ pub(in crate::state) struct FileState {
     /// Share reservations of NLM hosts.
     pub(in crate::state) shares: Vec<(NlmOwner, Share)>,
     /// Locks that NLM hosts wait for, oldest request first.
-    pub(in crate::state) waiting: Vec<nlm::Waiting>,
+    pub(in crate::state) waiting: Vec<nlm::QueuedLock>,
     /// The file, open in its store while a range of it is locked or waited for.
-    pub(in crate::state) machine: Option<Machine>,
+    pub(in crate::state) store_locks: Option<Arc<dyn StoreLocks>>,
 }
 
 impl FileState {
@@ -60,22 +61,22 @@ impl FileState {
 
 /// The state of all clients and hosts. `F` is the type of file handles.
 #[derive(Debug)]
-pub struct State<F> {
+pub(crate) struct State<F> {
     /// The clients.
-    pub clients: Clients,
+    pub(crate) clients: Clients,
     /// Their sessions.
-    pub sessions: Sessions,
+    pub(crate) sessions: Sessions,
     /// The grace period.
-    pub grace: Grace,
+    pub(crate) grace: Grace,
     pub(in crate::state) files: HashMap<Node, FileState>,
     pub(in crate::state) opens: HashMap<StateKey, open::Open<F>>,
     /// Those of `opens` that wait for OPEN_CONFIRM.
     pub(in crate::state) unconfirmed: Vec<StateKey>,
     pub(in crate::state) locks: HashMap<StateKey, lock::LockState>,
-    /// Number of held ranges in all files.
-    pub(in crate::state) held: usize,
+    /// What clients and hosts hold.
+    pub(in crate::state) tallies: Tallies,
     /// Files that are open in their stores for locking.
-    pub(in crate::state) machines: HashSet<Node>,
+    pub(in crate::state) locked_in_store: HashSet<Node>,
     pub(in crate::state) nlm: nlm::Hosts,
     pub(in crate::state) lock_waiters: lock_waiters::LockWaiters,
     pub(in crate::state) delegations: delegation::Delegations<F>,
@@ -88,7 +89,7 @@ pub struct State<F> {
     /// Clients without state whose disk record can be removed. Until then the only harm is that the
     /// grace period after a restart waits for them.
     pub(in crate::state) idle: BTreeSet<Owner>,
-    pub(in crate::state) refusals: Refusals,
+    pub(in crate::state) refusals: Refused,
     pub(in crate::state) limits: Limits,
     pub(in crate::state) ids: Ids,
     pub(in crate::state) made: u64,
@@ -96,7 +97,7 @@ pub struct State<F> {
 
 impl<F: Clone> State<F> {
     /// Empty state for the server run that `ids` identifies, with the grace period `grace`.
-    pub fn new(ids: Ids, limits: Limits, grace: Grace) -> Self {
+    pub(crate) fn new(ids: Ids, limits: Limits, grace: Grace) -> Self {
         Self {
             clients: Clients::new(ids, limits.lease, limits.clients),
             sessions: Sessions::new(ids, limits.sessions, limits.kept_reply_bytes),
@@ -105,8 +106,8 @@ impl<F: Clone> State<F> {
             opens: HashMap::new(),
             unconfirmed: Vec::new(),
             locks: HashMap::new(),
-            held: 0,
-            machines: HashSet::new(),
+            tallies: Tallies::default(),
+            locked_in_store: HashSet::new(),
             nlm: nlm::Hosts::default(),
             lock_waiters: lock_waiters::LockWaiters::default(),
             delegations: delegation::Delegations::default(),
@@ -114,7 +115,7 @@ impl<F: Clone> State<F> {
             lapsed: Lapsed::default(),
             unwritten: BTreeSet::new(),
             idle: BTreeSet::new(),
-            refusals: Refusals::default(),
+            refusals: Refused::default(),
             limits,
             ids,
             made: 0,
@@ -122,13 +123,14 @@ impl<F: Clone> State<F> {
     }
 
     /// The limits.
-    pub fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Extends the lease time. Clients learn the new value when they read the attribute. Returns false
-    /// and changes nothing if `lease` is shorter: a client that renews by the old value would be late.
-    pub fn extend_lease(&mut self, lease: Duration) -> bool {
+    /// Extends the lease time. Clients learn the new value when they read the attribute. Returns
+    /// false and changes nothing if `lease` is shorter: a client that renews by the old value would
+    /// be late.
+    pub(crate) fn extend_lease(&mut self, lease: Duration) -> bool {
         let longer = lease >= self.limits.lease;
         if longer {
             self.limits.lease = lease;
@@ -145,7 +147,8 @@ impl<F: Clone> State<F> {
         loop {
             self.made += 1;
             let key = self.ids.state(self.made);
-            // Two counts are very unlikely to give the same key; if they do, the next count is used.
+            // Two counts are very unlikely to give the same key; if they do, the next count is
+            // used.
             if self.newest(key).is_none() && !self.revoked.contains_key(&key) {
                 return key;
             }
@@ -157,7 +160,7 @@ impl<F: Clone> State<F> {
     /// # Errors
     /// Those of [`Clients::exchange_id`], and [`StateError::ClientInUse`] while another principal's
     /// client of this name may still reclaim.
-    pub fn exchange_id(
+    pub(crate) fn exchange_id(
         &mut self,
         owner: Owner,
         verifier: [u8; 8],
@@ -169,7 +172,7 @@ impl<F: Clone> State<F> {
         let again = (owner.clone(), principal.clone());
         match self.clients.exchange_id(owner, verifier, principal, update, now) {
             Err(StateError::TooMany) => {
-                self.make_room(Limited::Client, Asker::Newcomer, now)?;
+                self.check_quota(Resource::Client, Requester::Newcomer, now)?;
                 self.clients.exchange_id(again.0, verifier, again.1, update, now)
             }
             found => found,
@@ -180,16 +183,17 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// [`StateError::TooMany`] if an unconfirmed client exceeds the limit; the client is removed.
-    pub(crate) fn take_place(
+    pub(crate) fn charge_address(
         &mut self,
         id: ClientId,
         address: &Arc<AddressShares>,
     ) -> Result<(), StateError> {
         let client = self.clients.get_mut(id)?;
-        if client.place.is_none() {
-            client.place = address.place_for_client().map(Arc::new);
+        client.address.get_or_insert(address.host());
+        if client.charge.is_none() {
+            client.charge = address.charge_client().map(Arc::new);
         }
-        if client.place.is_none() && !client.confirmed {
+        if client.charge.is_none() && !client.confirmed {
             self.clients.remove(id);
             return Err(StateError::TooMany);
         }
@@ -200,7 +204,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// As [`exchange_id`](Self::exchange_id).
-    pub fn introduce(
+    pub(crate) fn introduce(
         &mut self,
         owner: Owner,
         verifier: [u8; 8],
@@ -212,7 +216,7 @@ impl<F: Clone> State<F> {
         let again = (owner.clone(), principal.clone());
         match self.clients.introduce(owner, verifier, principal, callback, now) {
             Err(StateError::TooMany) => {
-                self.make_room(Limited::Client, Asker::Newcomer, now)?;
+                self.check_quota(Resource::Client, Requester::Newcomer, now)?;
                 self.clients.introduce(again.0, verifier, again.1, callback, now)
             }
             found => found,
@@ -225,7 +229,7 @@ impl<F: Clone> State<F> {
     /// # Errors
     /// [`StateError::StaleClientId`], [`StateError::NotSamePrincipal`], or
     /// [`StateError::ClientInUse`] if another principal's client of this name has state by now.
-    pub fn confirm(
+    pub(crate) fn confirm(
         &mut self,
         id: ClientId,
         principal: &Principal,
@@ -252,7 +256,7 @@ impl<F: Clone> State<F> {
         if client.may_reclaim
             && let Some(record) = self.grace.record(&owner)
         {
-            client.inherited = record.barred.clone();
+            client.inherited = record.reclaim_denied.clone();
             if record.principal.is_none() || again {
                 self.unwritten.insert(owner);
             }
@@ -262,28 +266,43 @@ impl<F: Clone> State<F> {
             && replaced.is_recorded
         {
             self.clients.get_mut(id)?.is_recorded = true;
-            if !replaced.barred().is_empty() || replaced.principal != *principal {
+            if !replaced.reclaim_denied().is_empty() || replaced.principal != *principal {
                 self.unwritten.insert(replaced.owner);
             }
         }
         Ok(())
     }
 
-    /// Makes room for a new session of a client. The sessions that the client replaces when it is
-    /// confirmed do not count.
+    /// Checks that a client may have one more session. The sessions that the client replaces when
+    /// it is confirmed do not count.
     ///
     /// # Errors
     /// [`StateError::StaleClientId`], [`StateError::TooMany`].
-    pub fn check_session(&mut self, id: ClientId, now: Duration) -> Result<(), StateError> {
+    pub(crate) fn check_session(&mut self, id: ClientId, now: Duration) -> Result<(), StateError> {
         self.clients.get(id)?;
-        self.make_room(Limited::Session, Asker::Client(id), now)
+        self.check_quota(Resource::Session, Requester::Client(id), now)
+    }
+
+    /// Creates a session of a client ([`Sessions::create`]).
+    ///
+    /// # Errors
+    /// [`StateError::TooMany`].
+    pub(crate) fn create_session(
+        &mut self,
+        client: ClientId,
+        fore: Channel,
+        back: Channel,
+        minor: u32,
+    ) -> Result<&mut Session, StateError> {
+        let account = self.account(client);
+        self.sessions.create(account, fore, back, minor)
     }
 
     /// RECLAIM_COMPLETE for all file systems (`rca_one_fs` is false).
     ///
     /// # Errors
     /// [`StateError::CompleteAlready`].
-    pub fn reclaim_complete(&mut self, id: ClientId) -> Result<(), StateError> {
+    pub(crate) fn reclaim_complete(&mut self, id: ClientId) -> Result<(), StateError> {
         let client = self.clients.get_mut(id)?;
         if client.reclaim_complete {
             return Err(StateError::CompleteAlready);
@@ -294,14 +313,15 @@ impl<F: Clone> State<F> {
         if std::mem::take(&mut client.may_reclaim) {
             self.grace.completed(&client.owner);
         }
-        self.lift_inherited(id)
+        self.clear_inherited(id)
     }
 
-    /// Checks that a client may get new state or, with `reclaim`, state that it had before a restart.
+    /// Checks that a client may get new state or, with `reclaim`, state that it had before a
+    /// restart.
     ///
     /// # Errors
     /// [`StateError::Grace`] or [`StateError::NoGrace`].
-    pub fn check_grace(
+    pub(crate) fn check_grace(
         &self,
         id: ClientId,
         reclaim: bool,
@@ -323,7 +343,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// [`StateError::ClientBusy`] while it has sessions or state.
-    pub fn destroy_client(&mut self, id: ClientId) -> Result<(), StateError> {
+    pub(crate) fn destroy_client(&mut self, id: ClientId) -> Result<(), StateError> {
         let client = self.clients.get(id)?;
         if !client.owner.sessions {
             return Err(StateError::StaleClientId);
@@ -335,8 +355,8 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// Does what [`purge`](Self::purge) does, for a client whose lease has expired. Later requests of
-    /// a minor version 0 client return NFS4ERR_EXPIRED.
+    /// Does what [`purge`](Self::purge) does, for a client whose lease has expired. Later requests
+    /// of a minor version 0 client return NFS4ERR_EXPIRED.
     pub(in crate::state) fn purge_silent(&mut self, id: ClientId) {
         if let Ok(client) = self.clients.get(id)
             && !client.owner.sessions
@@ -351,7 +371,7 @@ impl<F: Clone> State<F> {
     /// # Errors
     /// [`StateError::Expired`] if it lost its lease, [`StateError::StaleClientId`] if there is no
     /// confirmed client of that version.
-    pub fn named_client(&self, id: ClientId) -> Result<&Client, StateError> {
+    pub(crate) fn named_client(&self, id: ClientId) -> Result<&Client, StateError> {
         match self.clients.get(id) {
             Ok(client) if client.confirmed && !client.owner.sessions => Ok(client),
             Err(_) if self.lapsed.has_client(id) => Err(StateError::Expired),
@@ -360,7 +380,7 @@ impl<F: Clone> State<F> {
     }
 
     /// Removes a client, all its state, and its disk record.
-    pub fn purge(&mut self, id: ClientId) {
+    pub(crate) fn purge(&mut self, id: ClientId) {
         if let Some(client) = self.release(id)
             && client.is_recorded
         {
@@ -400,7 +420,7 @@ impl<F: Clone> State<F> {
 
     /// Takes the clients whose disk record is out of date. The caller must write
     /// [`record_of`](Self::record_of) for each before the next reply.
-    pub fn take_unwritten(&mut self) -> Vec<Owner> {
+    pub(crate) fn take_unwritten(&mut self) -> Vec<Owner> {
         std::mem::take(&mut self.unwritten).into_iter().collect()
     }
 
@@ -415,14 +435,14 @@ impl<F: Clone> State<F> {
     }
 
     /// Takes the idle clients whose disk records can be removed.
-    pub fn take_idle(&mut self) -> Vec<Owner> {
+    pub(crate) fn take_idle(&mut self) -> Vec<Owner> {
         std::mem::take(&mut self.idle).into_iter().collect()
     }
 
     /// Periodic: purges clients that were silent for longer than the courtesy time, revokes
     /// delegations that were not returned in time, removes the records of idle clients, and retries
     /// waiting locks.
-    pub fn sweep(&mut self, now: Duration) {
+    pub(crate) fn sweep(&mut self, now: Duration) {
         self.end_reclaims(now);
         self.revoke_overdue(now);
         self.cancel_overdue(now);
@@ -434,7 +454,7 @@ impl<F: Clone> State<F> {
                 let silent = now.saturating_sub(c.renewed);
                 let keeps =
                     if c.states.is_empty() { self.limits.lease * 2 } else { self.limits.courtesy };
-                c.confirmed && silent > keeps
+                c.confirmed && c.calls == 0 && silent > keeps
             })
             .map(|c| c.id)
             .collect();
@@ -466,9 +486,9 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// DESTROY_SESSION. If it was the last session of a client without state, the client's disk record
-    /// is removed at once.
-    pub fn destroy_session(&mut self, id: SessionId, now: Duration) {
+    /// DESTROY_SESSION. If it was the last session of a client without state, the client's disk
+    /// record is removed at once.
+    pub(crate) fn destroy_session(&mut self, id: SessionId, now: Duration) {
         let Some(session) = self.sessions.remove(id) else { return };
         let is_last = self.sessions.of(session.client).next().is_none();
         if let Ok(client) = self.clients.get_mut(session.client)
@@ -483,12 +503,12 @@ impl<F: Clone> State<F> {
     }
 
     /// A new key for a copy in the background.
-    pub fn name_copy(&mut self) -> StateKey {
+    pub(crate) fn name_copy(&mut self) -> StateKey {
         self.new_key()
     }
 
     /// Revokes the opens, locks and delegations in an export that is no longer served.
-    pub fn drop_export(&mut self, export: u16) {
+    pub(crate) fn drop_export(&mut self, export: u16) {
         // This must be first: freed locks would otherwise be granted to waiting hosts.
         self.nlm_drop_export(export);
         let gone = self.files.iter().filter(|(node, _)| node.export == export);
@@ -497,13 +517,14 @@ impl<F: Clone> State<F> {
         self.drop_delegations_of_export(export);
     }
 
-    /// The ID under which `asker` learns of `client`: other clients do not see the real client ID.
-    pub fn name_to(&self, asker: ClientId, client: ClientId) -> u64 {
-        if asker == client { client.0 } else { self.ids.holder(client) }
+    /// The ID under which `requester` learns of `client`: other clients do not see the real client
+    /// ID.
+    pub(crate) fn name_to(&self, requester: ClientId, client: ClientId) -> u64 {
+        if requester == client { client.0 } else { self.ids.holder(client) }
     }
 
     /// Whether callbacks to a client are believed to work.
-    pub fn can_call(&self, id: ClientId) -> bool {
+    pub(crate) fn can_call(&self, id: ClientId) -> bool {
         let Ok(client) = self.clients.get(id) else { return false };
         match client.callback {
             Some(service) => service.is_up,
@@ -518,7 +539,7 @@ impl<F: Clone> State<F> {
     }
 
     /// The numbers of opens and lock states.
-    pub fn counts(&self) -> (usize, usize) {
+    pub(crate) fn counts(&self) -> (usize, usize) {
         (self.opens.len(), self.locks.len())
     }
 }

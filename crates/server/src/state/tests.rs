@@ -18,16 +18,16 @@ pub(super) fn state_after(earlier: &[&'static str]) -> State<char> {
     State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::new(LEASE, owners))
 }
 
-pub(super) fn state_barred<const N: usize>(
+pub(super) fn state_denying<const N: usize>(
     earlier: [(&'static str, ReclaimDenied); N],
 ) -> State<char> {
-    let owners = earlier.map(|(name, barred)| (owner(name), record(barred)));
+    let owners = earlier.map(|(name, reclaim_denied)| (owner(name), record(reclaim_denied)));
     State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::new(LEASE, owners))
 }
 
 /// The disk record of a client.
-pub(super) fn record(barred: ReclaimDenied) -> Record {
-    Record { barred, principal: Some(principal()) }
+pub(super) fn record(reclaim_denied: ReclaimDenied) -> Record {
+    Record { reclaim_denied, principal: Some(principal()) }
 }
 
 pub(super) fn owner(name: &'static str) -> Owner {
@@ -104,7 +104,7 @@ fn opens_by_one_owner_are_one_state() {
 }
 
 #[test]
-fn an_open_that_is_not_confirmed_is_in_the_way_for_a_lease() {
+fn an_unconfirmed_open_conflicts_for_one_lease() {
     let mut state = state_after(&[]);
     let a = ready(&mut state, "a", T0);
     let b = ready(&mut state, "b", T0);
@@ -148,7 +148,7 @@ fn stateids_of_another_file_client_or_run_are_refused() {
 }
 
 #[test]
-fn share_reservations_hold_against_others_and_against_no_open() {
+fn share_reservations_apply_to_other_owners_and_to_io_without_open() {
     let mut state = state_after(&[]);
     let a = ready(&mut state, "a", T0);
     let b = ready(&mut state, "b", T0);
@@ -161,7 +161,7 @@ fn share_reservations_hold_against_others_and_against_no_open() {
 }
 
 #[test]
-fn a_silent_client_keeps_its_state_until_somebody_wants_it() {
+fn a_silent_client_keeps_its_state_until_a_conflict() {
     let mut state = state_after(&[]);
     let a = ready(&mut state, "a", T0);
     let b = ready(&mut state, "b", T0);
@@ -186,7 +186,7 @@ fn a_silent_client_keeps_its_state_until_somebody_wants_it() {
 }
 
 #[test]
-fn a_client_nobody_waits_for_is_forgotten_after_the_courtesy() {
+fn a_silent_client_without_conflicts_is_forgotten_after_the_courtesy() {
     let mut state = state_after(&[]);
     let a = ready(&mut state, "a", T0);
     state.open(request(a, READ), T0).unwrap();
@@ -198,7 +198,7 @@ fn a_client_nobody_waits_for_is_forgotten_after_the_courtesy() {
 }
 
 #[test]
-fn a_restarted_client_loses_what_it_had_when_it_is_confirmed() {
+fn confirming_a_restarted_client_frees_its_earlier_state() {
     let mut state = state_after(&[]);
     let a = ready(&mut state, "a", T0);
     state.open(request(a, READ), T0).unwrap();
@@ -206,11 +206,11 @@ fn a_restarted_client_loses_what_it_had_when_it_is_confirmed() {
     assert!(state.is_open(NODE));
     state.confirm(again, &principal(), T0).unwrap();
     assert!(!state.is_open(NODE));
-    assert!(state.unwritten.is_empty(), "the record of the new run bars nothing");
+    assert!(state.unwritten.is_empty(), "the record of the new run denies nothing");
 }
 
 #[test]
-fn locks_go_with_their_open_and_free_stateid_waits_for_them() {
+fn close_frees_locks_and_free_stateid_fails_while_locks_are_held() {
     let mut state = state_after(&[]);
     let a = ready(&mut state, "a", T0);
     let open = state.open(request(a, WRITE), T0).unwrap();
@@ -222,7 +222,7 @@ fn locks_go_with_their_open_and_free_stateid_waits_for_them() {
     assert_eq!(state.io(Some(a), lock, NODE, Access::WRITE).unwrap().file, 'f');
     assert_eq!(state.free_stateid(a, lock), Err(StateError::LocksHeld));
     assert_eq!(state.free_stateid(a, open), Err(StateError::LocksHeld));
-    let unlocked = state.unlock(a, lock, NODE, Range { start: 0, end: TO_END }).unwrap();
+    let unlocked = state.unlock(a, lock, NODE, Range { start: 0, end: weir_vfs::TO_END }).unwrap();
     assert_eq!(state.test_stateid(a, lock), Err(StateError::OldStateId));
     state.free_stateid(a, unlocked).unwrap();
 
@@ -234,7 +234,7 @@ fn locks_go_with_their_open_and_free_stateid_waits_for_them() {
 }
 
 #[test]
-fn grace_lets_the_old_reclaim_and_holds_the_new_off() {
+fn grace_admits_reclaims_and_refuses_new_state() {
     let mut state = state_after(&["a"]);
     let a = client(&mut state, "a", T0);
     let b = ready(&mut state, "b", T0);
@@ -251,7 +251,7 @@ fn grace_lets_the_old_reclaim_and_holds_the_new_off() {
 }
 
 #[test]
-fn a_client_that_has_not_said_that_it_is_done_takes_nothing_new() {
+fn a_client_needs_reclaim_complete_before_new_state() {
     let mut state = state_after(&[]);
     let a = client(&mut state, "a", T0);
     assert_eq!(state.open(request(a, READ), T0), Err(StateError::Grace));
@@ -260,7 +260,7 @@ fn a_client_that_has_not_said_that_it_is_done_takes_nothing_new() {
 }
 
 #[test]
-fn a_client_is_on_disk_while_it_has_state_and_not_much_longer() {
+fn a_client_record_stays_on_disk_as_long_as_its_state() {
     let mut state = state_after(&[]);
     let a = ready(&mut state, "a", T0);
     state.clients.get_mut(a).unwrap().is_recorded = false;
@@ -282,7 +282,7 @@ fn a_client_is_on_disk_while_it_has_state_and_not_much_longer() {
 }
 
 #[test]
-fn who_may_reclaim_stays_on_disk_until_grace_is_over() {
+fn clients_that_may_reclaim_stay_on_disk_until_grace_ends() {
     let mut state = state_after(&["a", "b"]);
     let a = client(&mut state, "a", T0);
     state.sweep(T0);
@@ -296,7 +296,7 @@ fn who_may_reclaim_stays_on_disk_until_grace_is_over() {
 }
 
 #[test]
-fn a_use_ends_with_its_access_or_a_share_reservation() {
+fn a_use_ends_with_its_access_or_by_a_share_reservation() {
     let mut state = state_after(&[]);
     let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
     let of = |under, access| Use { under, node: NODE, access };
@@ -327,7 +327,7 @@ fn a_use_ends_with_its_access_or_a_share_reservation() {
 }
 
 #[test]
-fn who_says_goodbye_in_grace_and_comes_back_is_on_disk_again() {
+fn a_client_that_leaves_in_grace_and_returns_is_recorded_again() {
     let mut state = state_after(&["a", "b"]);
     let a = client(&mut state, "a", T0);
     state.destroy_client(a).unwrap();
@@ -341,7 +341,7 @@ fn who_says_goodbye_in_grace_and_comes_back_is_on_disk_again() {
 }
 
 #[test]
-fn a_silent_clients_reservation_gives_way_to_io_without_an_open() {
+fn io_without_an_open_revokes_a_silent_clients_share_reservation() {
     let mut state = state_after(&[]);
     let a = ready(&mut state, "a", T0);
     let alone = Share { access: Access::READ, deny: Access::READ | Access::WRITE };
@@ -355,7 +355,7 @@ fn a_silent_clients_reservation_gives_way_to_io_without_an_open() {
 }
 
 #[test]
-fn an_open_that_is_taken_back_leaves_what_was_open_before() {
+fn undoing_an_open_restores_the_earlier_open() {
     let mut state = state_after(&[]);
     let a = ready(&mut state, "a", T0);
     let name = request(a, READ).owner;

@@ -26,7 +26,7 @@ use weir_pagecache::File;
 pub(crate) struct ClientTracking {
     state: Arc<Mutex<State<File>>>,
     recovery: Recovery,
-    turn: tokio::sync::Mutex<()>,
+    write_lock: tokio::sync::Mutex<()>,
     /// A task is writing changes that the state no longer lists as unwritten. Modified under the
     /// state's lock.
     writing: AtomicBool,
@@ -37,7 +37,7 @@ impl ClientTracking {
         Self {
             state,
             recovery,
-            turn: tokio::sync::Mutex::default(),
+            write_lock: tokio::sync::Mutex::default(),
             writing: AtomicBool::new(false),
         }
     }
@@ -47,11 +47,11 @@ impl ClientTracking {
     /// # Errors
     /// The database cannot be written.
     pub(crate) async fn record(&self, id: ClientId) -> Result<(), redb::Error> {
-        let _turn = self.turn.lock().await;
+        let _write_lock = self.write_lock.lock().await;
         let record = self.state.lock().new_record(id);
         let Ok(Some((owner, record))) = record else { return Ok(()) };
         let idle = vec![owner.clone()];
-        let mut taken = Taken { records: self, owners: Vec::new(), idle };
+        let mut taken = TakenOwners { records: self, owners: Vec::new(), idle };
         self.recovery.write_clients(vec![(owner, Some(record))]).await?;
         let mut state = self.state.lock();
         if let Ok(client) = state.clients.get_mut(id) {
@@ -88,7 +88,7 @@ impl ClientTracking {
     }
 
     async fn write(&self) -> Result<(), redb::Error> {
-        let _turn = self.turn.lock().await;
+        let _write_lock = self.write_lock.lock().await;
         let (mut taken, records) = {
             let mut state = self.state.lock();
             let (owners, idle) = (state.take_unwritten(), state.take_idle());
@@ -99,7 +99,7 @@ impl ClientTracking {
             self.writing.store(!owners.is_empty(), Ordering::Release);
             let record = |owner: &Owner| (owner.clone(), state.record_of(owner));
             let records = owners.iter().chain(&idle).map(record).collect();
-            (Taken { records: self, owners, idle }, records)
+            (TakenOwners { records: self, owners, idle }, records)
         };
         self.recovery.write_clients(records).await?;
         (taken.owners, taken.idle) = Default::default();
@@ -108,14 +108,14 @@ impl ClientTracking {
 }
 
 /// Owners whose records are being written. Those left when this is dropped are marked again.
-struct Taken<'a> {
+struct TakenOwners<'a> {
     records: &'a ClientTracking,
     owners: Vec<Owner>,
     /// Owners without state, or that may have gone.
     idle: Vec<Owner>,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TakenOwners<'_> {
     fn drop(&mut self) {
         let mut state = self.records.state.lock();
         self.owners.drain(..).for_each(|owner| state.is_to_be_written(owner));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_reply_overtakes_a_record_that_another_task_writes() {
+    async fn a_reply_waits_for_a_record_that_another_task_writes() {
         let (records, hold, _dir) = held();
         let write = || {
             let records = records.clone();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_reply_waits_until_a_client_that_has_nothing_is_off_the_disk() {
+    async fn removing_the_record_of_an_idle_client_delays_no_reply() {
         let (records, hold, _dir) = held();
         let idle = records.state.lock().take_unwritten().remove(0);
         records.state.lock().is_idle_on_disk(idle);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_goes_while_it_is_put_on_disk_does_not_stay_there() {
+    async fn a_client_removed_during_its_write_does_not_stay_on_disk() {
         let principal = Principal { flavor: 1, uid: 0 };
         for drops in [false, true] {
             let (records, hold, dir) = held();
@@ -210,7 +210,7 @@ mod tests {
                 let records = records.clone();
                 async move { records.record(id).await }
             });
-            until(|| records.turn.try_lock().is_err()).await;
+            until(|| records.write_lock.try_lock().is_err()).await;
             if drops {
                 // The write of a dropped task may still complete.
                 task.abort();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_dropped_task_was_writing_is_written_by_the_next() {
+    async fn the_next_task_writes_the_record_of_a_dropped_one() {
         let (records, hold, _dir) = held();
         let (tasks_records, writing) = (records.clone(), records.clone());
         let task = tokio::spawn(async move { tasks_records.write_due().await });

@@ -11,6 +11,8 @@
 //! 3. A failed sync fails every commit that shared it, since the file system may report the error
 //!    only once, and the commits that waited for the next sync. It also changes the write verifier:
 //!    the file system may have dropped data that clients have not committed yet.
+//!    A sync takes turns with those of the page cache ([`CachedFs::sync_stored`]), and an error of one
+//!    fails the other.
 //! 4. A sync that has begun runs to its end, even if the call that began it is dropped.
 //! 5. No lock is held during a sync: neither this table's nor the changed directory's.
 
@@ -24,19 +26,20 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use tokio::sync::watch;
-use weir_vfs::{Error, FileId, FileSystem, Result};
+use weir_pagecache::CachedFs;
+use weir_vfs::{Error, FileId, Result};
 
 /// Commits changes of all exports.
 #[derive(Debug)]
 pub(crate) struct Committer {
     verifier: Arc<WriteVerifier>,
     /// The nodes with a running sync.
-    running: Mutex<HashMap<Node, Running>>,
+    running: Mutex<HashMap<Node, RunningSync>>,
 }
 
 /// A running sync.
 #[derive(Debug, Default)]
-struct Running {
+struct RunningSync {
     /// The next sync, if a commit waits for it.
     next: Option<watch::Sender<Option<Result<()>>>>,
 }
@@ -64,20 +67,20 @@ impl Committer {
             return Ok(());
         }
         // Begin all syncs before waiting for one, so that they share a journal commit.
-        let (mut seen, mut begun): (Vec<FileId>, Vec<Begun>) = Default::default();
+        let (mut seen, mut begun): (Vec<FileId>, Vec<StartedSync>) = Default::default();
         for id in nodes {
             if seen.contains(&id) {
                 continue;
             }
             seen.push(id);
-            begun.push(self.begin(export.fs().store(), Node { export: export.id, id }));
+            begun.push(self.begin(export.fs(), Node { export: export.id, id }));
         }
         let mut committed = Ok(());
         for sync in begun {
             let outcome = match sync {
-                Begun::Done(outcome) => outcome,
+                StartedSync::Done(outcome) => outcome,
                 // The sync task always sends the outcome, unless the runtime is shutting down.
-                Begun::Shared(mut told) => match told.wait_for(Option::is_some).await {
+                StartedSync::Shared(mut outcome) => match outcome.wait_for(Option::is_some).await {
                     Ok(outcome) => outcome.unwrap_or(Err(Error::Io)),
                     Err(_) => Err(Error::Io),
                 },
@@ -88,29 +91,29 @@ impl Committer {
     }
 
     /// Begins a sync of a node, or joins the next one if one is running.
-    fn begin(self: &Arc<Self>, store: &Arc<dyn FileSystem>, node: Node) -> Begun {
+    fn begin(self: &Arc<Self>, fs: &CachedFs, node: Node) -> StartedSync {
         match self.running.lock().entry(node) {
             Entry::Occupied(mut running) => {
                 let next = running.get_mut().next.get_or_insert_with(|| watch::Sender::new(None));
-                return Begun::Shared(next.subscribe());
+                return StartedSync::Shared(next.subscribe());
             }
             Entry::Vacant(place) => {
-                place.insert(Running::default());
+                place.insert(RunningSync::default());
             }
         }
-        let mut turn = Turn { committer: self.clone(), node, ended: false };
+        let mut task = SyncTask { committer: self.clone(), node, ended: false };
         // A sync that completes without waiting needs no task.
-        let mut first = sync(store.clone(), node.id);
+        let mut first = sync(fs.clone(), node.id);
         if let Some(outcome) = (&mut first).now_or_never() {
             self.note(outcome);
-            if let Some(next) = turn.next() {
-                tokio::spawn(turn.run(store.clone(), None, outcome, next));
+            if let Some(next) = task.next() {
+                tokio::spawn(task.run(fs.clone(), None, outcome, next));
             }
-            return Begun::Done(outcome);
+            return StartedSync::Done(outcome);
         }
-        let (told, outcome) = watch::channel(None);
-        tokio::spawn(turn.run(store.clone(), Some(first), Ok(()), told));
-        Begun::Shared(outcome)
+        let (sender, outcome) = watch::channel(None);
+        tokio::spawn(task.run(fs.clone(), Some(first), Ok(()), sender));
+        StartedSync::Shared(outcome)
     }
 
     fn note(&self, outcome: Result<()>) {
@@ -120,41 +123,41 @@ impl Committer {
     }
 }
 
-/// The right to sync a node. If dropped before the end (the store panicked, or the runtime ends),
+/// Syncs a node. If dropped before the end (the store panicked, or the runtime ends),
 /// the commits that wait for it fail.
-struct Turn {
+struct SyncTask {
     committer: Arc<Committer>,
     node: Node,
     ended: bool,
 }
 
-impl Turn {
+impl SyncTask {
     /// Syncs the node until no commit waits for it. The first sync may have begun already; `before` is the
     /// outcome of one that ended before it.
     async fn run(
         mut self,
-        store: Arc<dyn FileSystem>,
+        fs: CachedFs,
         mut begun: Option<BoxFuture<'static, Result<()>>>,
         mut before: Result<()>,
-        mut told: watch::Sender<Option<Result<()>>>,
+        mut sender: watch::Sender<Option<Result<()>>>,
     ) {
         loop {
-            let sync = begun.take().unwrap_or_else(|| sync(store.clone(), self.node.id));
+            let sync = begun.take().unwrap_or_else(|| sync(fs.clone(), self.node.id));
             let outcome = sync.await;
             // The verifier must change before any reply reports the failure.
             self.committer.note(outcome);
             // The changes of these commits may precede the previous sync. If that one failed, it
             // may have lost them and left nothing for this one to write.
-            told.send_replace(Some(outcome.and(before)));
+            sender.send_replace(Some(outcome.and(before)));
             before = outcome;
             match self.next() {
-                Some(next) => told = next,
+                Some(next) => sender = next,
                 None => return,
             }
         }
     }
 
-    /// The commits that wait for the next sync. `None` ends the turn.
+    /// The commits that wait for the next sync. `None` ends the task.
     fn next(&mut self) -> Option<watch::Sender<Option<Result<()>>>> {
         let mut running = self.committer.running.lock();
         let next = running.get_mut(&self.node).and_then(|running| running.next.take());
@@ -166,7 +169,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for SyncTask {
     fn drop(&mut self) {
         if !self.ended {
             self.committer.running.lock().remove(&self.node);
@@ -174,17 +177,17 @@ impl Drop for Turn {
     }
 }
 
-enum Begun {
+enum StartedSync {
     Done(Result<()>),
     Shared(watch::Receiver<Option<Result<()>>>),
 }
 
-fn sync(store: Arc<dyn FileSystem>, id: FileId) -> BoxFuture<'static, Result<()>> {
+fn sync(fs: CachedFs, id: FileId) -> BoxFuture<'static, Result<()>> {
     async move {
-        match store.sync_node(id).await {
-            // Removed meanwhile: nothing of it can be lost, and the call that removed it commits
-            // the removal.
-            Ok(()) | Err(Error::Stale | Error::NotFound) => Ok(()),
+        // Nothing of a file that was removed meanwhile can be lost: the call that removed it commits
+        // the removal.
+        match fs.sync_stored(id).await {
+            Ok(()) => Ok(()),
             Err(error @ (Error::NoSpace | Error::Quota)) => Err(error),
             // The change was made: an error that makes the client retry would make it fail on its
             // own change.
@@ -201,6 +204,7 @@ mod tests {
     use weir_pagecache::{Cache, Config};
     use weir_stores::fault::{Call, Fault, Rule, What, When};
     use weir_stores::memory::MemoryFs;
+    use weir_vfs::{Access, Caller, CreateMode, FileSystem, SetAttr};
 
     struct Fixture {
         fault: Arc<Fault>,
@@ -313,6 +317,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_commit_waits_for_a_sync_of_the_page_cache() {
+        let f = fixture(Durability::Sync, What::Hold);
+        f.fault.add(Rule { call: Call::Sync, when: When::Always, what: What::Hold });
+        let (fs, set) = (f.export.fs(), SetAttr::default());
+        let new = f.root.entry(b"file").with(&set);
+        let made = fs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        let file = fs.open(&Caller::Own, made.attr.id, Access::WRITE).await.unwrap();
+        let mut sync = std::pin::pin!(file.sync_async(true));
+        assert!((&mut sync).now_or_never().is_none());
+        let mut commit = std::pin::pin!(f.committer.commit(&f.export, [made.attr.id]));
+        assert!((&mut commit).now_or_never().is_none());
+        assert_eq!(f.fault.held(), 1, "one sync of a file at a time");
+        f.fault.clear();
+        f.fault.release();
+        assert_eq!((sync.await, commit.await), (Ok(()), Ok(())));
+    }
+
+    #[tokio::test]
     async fn a_call_that_is_dropped_leaves_its_sync_running_for_the_others() {
         let f = fixture(Durability::Sync, What::Hold);
         let first = f.commit();
@@ -328,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn relaxed_exports_sync_nothing_and_what_is_gone_needs_no_sync() {
+    async fn relaxed_exports_and_removed_files_need_no_sync() {
         let f = fixture(Durability::Relaxed, What::Fail(Error::Io));
         assert_eq!(f.commit().await.unwrap(), Ok(()));
         assert_eq!(f.fault.injected(), 0);

@@ -19,8 +19,9 @@ use weir_vfs::FileId;
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const CLIENTS: TableDefinition<'_, (bool, &[u8]), ()> = TableDefinition::new("clients");
-/// For clients in `CLIENTS`: state that they may not reclaim, if any.
-const BARRED: TableDefinition<'_, (bool, &[u8]), &[u8]> = TableDefinition::new("barred");
+/// For clients in `CLIENTS`: state that they may not reclaim, if any. The name is that of
+/// earlier versions.
+const RECLAIM_DENIED: TableDefinition<'_, (bool, &[u8]), &[u8]> = TableDefinition::new("barred");
 /// For clients in `CLIENTS`: the principal that may speak for them, as flavor and user. Earlier
 /// versions did not write it.
 const PRINCIPALS: TableDefinition<'_, (bool, &[u8]), (u32, u32)> =
@@ -36,12 +37,12 @@ pub type OpenRecords = Arc<dyn Fn() -> Result<Database, DatabaseError> + Send + 
 
 /// Where the database is stored.
 #[derive(Clone)]
-enum Place {
+enum Location {
     File(PathBuf),
     Other(OpenRecords),
 }
 
-impl Place {
+impl Location {
     fn open(&self) -> Result<Database, DatabaseError> {
         match self {
             Self::File(path) => Database::create(path),
@@ -50,7 +51,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for Location {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::File(path) => path.fmt(f),
@@ -64,7 +65,7 @@ impl std::fmt::Debug for Place {
 pub(crate) struct Recovery {
     /// `None` after a failed write.
     db: Arc<Mutex<Option<Database>>>,
-    place: Arc<Place>,
+    location: Arc<Location>,
 }
 
 /// The contents of the database at start.
@@ -84,7 +85,7 @@ impl Recovery {
     /// # Errors
     /// The database cannot be opened (another server has it open, say), read or written.
     pub(crate) fn open(state_dir: &Path) -> Result<(Self, Recovered), redb::Error> {
-        Self::open_in(Place::File(state_dir.join(FILE)))
+        Self::open_in(Location::File(state_dir.join(FILE)))
     }
 
     /// As [`open`](Self::open), with a database that is not in a file.
@@ -92,11 +93,11 @@ impl Recovery {
     /// # Errors
     /// As [`open`](Self::open).
     pub(crate) fn open_with(records: OpenRecords) -> Result<(Self, Recovered), redb::Error> {
-        Self::open_in(Place::Other(records))
+        Self::open_in(Location::Other(records))
     }
 
-    fn open_in(place: Place) -> Result<(Self, Recovered), redb::Error> {
-        let db = place.open()?;
+    fn open_in(location: Location) -> Result<(Self, Recovered), redb::Error> {
+        let db = location.open()?;
         let txn = db.begin_write()?;
         let recovered = {
             let mut meta = txn.open_table(META)?;
@@ -104,20 +105,20 @@ impl Recovery {
             let run = run.checked_add(1).unwrap_or(1);
             meta.insert(RUN, u64::from(run))?;
             let mut clients = Vec::new();
-            let barred = txn.open_table(BARRED)?;
+            let reclaim_denied = txn.open_table(RECLAIM_DENIED)?;
             let principals = txn.open_table(PRINCIPALS)?;
             for entry in txn.open_table(CLIENTS)?.iter()? {
                 let (key, _) = entry?;
                 let (sessions, name) = key.value();
-                let barred = barred.get((sessions, name))?;
-                let barred =
-                    barred.map_or_else(ReclaimDenied::default, |files| barred_of(files.value()));
+                let reclaim_denied = reclaim_denied.get((sessions, name))?;
+                let reclaim_denied = reclaim_denied
+                    .map_or_else(ReclaimDenied::default, |files| reclaim_denied_of(files.value()));
                 let principal = principals.get((sessions, name))?.map(|principal| {
                     let (flavor, uid) = principal.value();
                     Principal { flavor, uid }
                 });
                 let owner = Owner { sessions, name: Bytes::copy_from_slice(name) };
-                clients.push((owner, Record { barred, principal }));
+                clients.push((owner, Record { reclaim_denied, principal }));
             }
             let mut hosts = Vec::new();
             for entry in txn.open_table(HOSTS)?.iter()? {
@@ -129,7 +130,7 @@ impl Recovery {
             Recovered { run, clients, hosts }
         };
         txn.commit()?;
-        Ok((Self { db: Arc::new(Mutex::new(Some(db))), place: Arc::new(place) }, recovered))
+        Ok((Self { db: Arc::new(Mutex::new(Some(db))), location: Arc::new(location) }, recovered))
     }
 
     /// Writes the record of each client, or removes it (`None`). Returns when the change is
@@ -143,7 +144,7 @@ impl Recovery {
     ) -> Result<(), redb::Error> {
         self.write(move |txn| {
             let mut clients = txn.open_table(CLIENTS)?;
-            let mut all_barred = txn.open_table(BARRED)?;
+            let mut all_denied = txn.open_table(RECLAIM_DENIED)?;
             let mut principals = txn.open_table(PRINCIPALS)?;
             for (owner, record) in &records {
                 let key = (owner.sessions, &*owner.name);
@@ -155,10 +156,10 @@ impl Recovery {
                     Some(principal) => principals.insert(key, (principal.flavor, principal.uid))?,
                     None => principals.remove(key)?,
                 };
-                let barred = record.as_ref().map(|record| &record.barred);
-                match barred.filter(|barred| !barred.is_empty()) {
-                    Some(barred) => all_barred.insert(key, &*bytes_of(barred))?,
-                    None => all_barred.remove(key)?,
+                let reclaim_denied = record.as_ref().map(|record| &record.reclaim_denied);
+                match reclaim_denied.filter(|reclaim_denied| !reclaim_denied.is_empty()) {
+                    Some(reclaim_denied) => all_denied.insert(key, &*bytes_of(reclaim_denied))?,
+                    None => all_denied.remove(key)?,
                 };
             }
             Ok(())
@@ -204,14 +205,14 @@ impl Recovery {
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static,
     ) -> Result<(), redb::Error> {
-        let (db, place) = (self.db.clone(), self.place.clone());
-        let blocks = matches!(*place, Place::File(_));
+        let (db, location) = (self.db.clone(), self.location.clone());
+        let blocks = matches!(*location, Location::File(_));
         let write = move || {
             // The lock serializes writers, which redb does in any case.
             let mut opened = db.lock();
             let db = match opened.take() {
                 Some(db) => db,
-                None => place.open()?,
+                None => location.open()?,
             };
             let txn = db.begin_write()?;
             change(&txn)?;
@@ -233,12 +234,12 @@ impl Recovery {
 const NODE_BYTES: usize = 2 + 8 + 8;
 
 /// The files in sequence; a single byte means all files.
-fn bytes_of(barred: &ReclaimDenied) -> Vec<u8> {
-    if barred.all {
+fn bytes_of(reclaim_denied: &ReclaimDenied) -> Vec<u8> {
+    if reclaim_denied.all {
         return vec![0];
     }
-    let mut bytes = Vec::with_capacity(barred.files.len() * NODE_BYTES);
-    for Node { export, id } in &barred.files {
+    let mut bytes = Vec::with_capacity(reclaim_denied.files.len() * NODE_BYTES);
+    for Node { export, id } in &reclaim_denied.files {
         bytes.put_u16(*export);
         bytes.put_u64(id.ino);
         bytes.put_u64(id.generation);
@@ -246,7 +247,7 @@ fn bytes_of(barred: &ReclaimDenied) -> Vec<u8> {
     bytes
 }
 
-fn barred_of(bytes: &[u8]) -> ReclaimDenied {
+fn reclaim_denied_of(bytes: &[u8]) -> ReclaimDenied {
     let (files, rest) = bytes.as_chunks::<NODE_BYTES>();
     if !rest.is_empty() {
         return ReclaimDenied::all();
@@ -267,7 +268,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[tokio::test]
-    async fn runs_count_up_and_clients_are_remembered() {
+    async fn runs_increase_and_client_records_persist() {
         let owner = |sessions| Owner { sessions, name: Bytes::from_static(b"host") };
         let host = |number| LockHost {
             host: IpAddr::from([192, 0, 2, number]),
@@ -292,11 +293,11 @@ mod tests {
 
     fn record() -> Record {
         let principal = Some(Principal { flavor: 1, uid: 1000 });
-        Record { barred: ReclaimDenied::default(), principal }
+        Record { reclaim_denied: ReclaimDenied::default(), principal }
     }
 
     #[tokio::test]
-    async fn a_record_of_a_version_that_knew_no_principals_is_the_superusers() {
+    async fn a_record_without_principal_belongs_to_the_superuser() {
         let name = &b"host"[..];
         let dir = tempfile::tempdir().unwrap();
         {
@@ -322,14 +323,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_may_not_be_reclaimed_is_remembered_with_its_client() {
+    async fn revoked_state_is_recorded_with_its_client() {
         let owner = Owner { sessions: true, name: Bytes::from_static(b"host") };
         let dir = tempfile::tempdir().unwrap();
         let file = |ino| Node { export: 7, id: FileId { ino, generation: u64::MAX } };
         let some = ReclaimDenied { all: false, files: [file(1), file(2)].into() };
-        for barred in [some, ReclaimDenied::all(), ReclaimDenied::default()] {
+        for reclaim_denied in [some, ReclaimDenied::all(), ReclaimDenied::default()] {
             let (recovery, _) = Recovery::open(dir.path()).unwrap();
-            let record = Record { barred, ..record() };
+            let record = Record { reclaim_denied, ..record() };
             recovery.write_clients(vec![(owner.clone(), Some(record.clone()))]).await.unwrap();
             drop(recovery);
             let (recovery, recovered) = Recovery::open(dir.path()).unwrap();
@@ -339,9 +340,9 @@ mod tests {
             assert_eq!(Recovery::open(dir.path()).unwrap().1.clients, []);
         }
         assert_eq!(
-            barred_of(&[1; NODE_BYTES + 1]),
+            reclaim_denied_of(&[1; NODE_BYTES + 1]),
             ReclaimDenied::all(),
-            "what cannot be read bars all"
+            "what cannot be read denies all"
         );
     }
 
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_was_full_for_a_while_is_written_again() {
+    async fn records_are_written_again_after_the_disk_was_full() {
         let owner = Owner { sessions: true, name: Bytes::from_static(b"host") };
         let dir = tempfile::tempdir().unwrap();
         let (recovery, _) = Recovery::open(dir.path()).unwrap();

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_that_lasts_is_reported_once_a_minute() {
+    fn a_lasting_accept_error_is_logged_once_a_minute() {
         let begin = Instant::now();
         let mut errors = AcceptErrors::default();
         let reports: Vec<u64> = (0..2401)

@@ -21,7 +21,7 @@ use weir_xdr::{Bytes, Decoder, Message};
 pub(super) type CallFuture = Pin<Box<dyn Future<Output = Outgoing> + Send>>;
 
 /// What a record requires.
-pub(super) enum Begun {
+pub(super) enum RecordAction {
     /// Nothing: it was a reply.
     Nothing,
     /// A refusal: no program executes it.
@@ -39,18 +39,18 @@ pub(super) fn begin(
     peer: &Arc<Peer>,
     record: Bytes,
     memory: Option<Taken>,
-) -> Result<Begun, End> {
+) -> Result<RecordAction, End> {
     match message_type(&record) {
         Ok((_, MessageType::Call)) => {}
         Ok((xid, MessageType::Reply)) => {
             peer.replied(xid, record);
-            return Ok(Begun::Nothing);
+            return Ok(RecordAction::Nothing);
         }
         Err(_) => return Err(End::NotRpc),
     }
     let reply_memory = ReplyMemory::new(peer.replies().clone());
     let refuse = |header: &ReplyHeader, memory| {
-        Ok(Begun::Refused(Outgoing::reply(encode_header(header), memory)))
+        Ok(RecordAction::Refused(Outgoing::reply(encode_header(header), memory)))
     };
     let mut args = Decoder::new(record);
     let header = match CallHeader::decode(&mut args) {
@@ -74,7 +74,7 @@ pub(super) fn begin(
     let mut reply = start_record();
     reply.put(&ReplyHeader::accepted(xid, AcceptStatus::Success));
     let called = AssertUnwindSafe(program.call(call, reply)).catch_unwind();
-    Ok(Begun::Call(Box::pin(async move {
+    Ok(RecordAction::Call(Box::pin(async move {
         let reply = match called.await {
             Ok(Ok(reply)) => finish_record(reply),
             Ok(Err(refusal)) => encode_header(&ReplyHeader { xid, body: refusal.into() }),

@@ -9,8 +9,8 @@
 //!                                 +----------> flush: one writev <------+
 //! ```
 
-use super::call::{Begun, CallFuture, begin};
-use super::drain::{Drain, Progress, expected_rate};
+use super::call::{CallFuture, RecordAction, begin};
+use super::drain::{Drain, DrainProgress, expected_rate};
 use super::polling::Polling;
 use super::socket::Socket;
 use super::{SMALL_BYTES, Transport};
@@ -212,9 +212,9 @@ impl Connection {
 
     fn handle(&mut self, record: Bytes, memory: Option<Taken>) -> Result<(), End> {
         match begin(&self.transport.programs, &self.peer, record, memory)? {
-            Begun::Nothing => {}
-            Begun::Refused(reply) => self.output.push_back(reply),
-            Begun::Call(mut call) => match (&mut call).now_or_never() {
+            RecordAction::Nothing => {}
+            RecordAction::Refused(reply) => self.output.push_back(reply),
+            RecordAction::Call(mut call) => match (&mut call).now_or_never() {
                 Some(reply) => self.output.push_back(reply),
                 None => self.spawn(call),
             },
@@ -223,7 +223,7 @@ impl Connection {
     }
 
     fn spawn(&self, future: CallFuture) {
-        let waiting = Waiting::one(&self.waiting);
+        let waiting = WaitingCall::one(&self.waiting);
         let peer = self.peer.clone();
         tokio::spawn(async move {
             let reply = future.await;
@@ -341,8 +341,8 @@ impl Connection {
             () = until(look) => {
                 let unread = unacknowledged_bytes(self.peer.local_addr(), self.peer.addr());
                 let taken = match unread {
-                    Some(unread) => Progress::Acknowledged(self.written.saturating_sub(unread)),
-                    None => Progress::Written(self.written),
+                    Some(unread) => DrainProgress::Acknowledged(self.written.saturating_sub(unread)),
+                    None => DrainProgress::Written(self.written),
                 };
                 let rate = expected_rate(limits, &self.shares);
                 if self.drain.look(Instant::now(), taken, rate) {
@@ -381,16 +381,16 @@ impl Drop for Connection {
 }
 
 /// Counts a waiting call while it lives.
-struct Waiting(Arc<AtomicUsize>);
+struct WaitingCall(Arc<AtomicUsize>);
 
-impl Waiting {
+impl WaitingCall {
     fn one(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(count.clone())
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingCall {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -11,7 +11,7 @@
 //!    or if the kernel's answer is of another kind than at its beginning: neither says anything
 //!    about the peer.
 
-use super::Limits;
+use super::TransportLimits;
 use crate::admission::AddressShares;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -21,7 +21,7 @@ const LOOKS: u32 = 4;
 
 /// How much a peer has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum DrainProgress {
     /// Bytes that the peer has acknowledged.
     Acknowledged(u64),
     /// Bytes that the kernel has accepted, where it does not report how many the peer has
@@ -29,7 +29,7 @@ pub(super) enum Progress {
     Written(u64),
 }
 
-impl Progress {
+impl DrainProgress {
     /// Bytes since `before`, if both are of the same kind.
     fn since(self, before: Self) -> Option<u64> {
         match (self, before) {
@@ -45,7 +45,7 @@ impl Progress {
 /// While reply memory is short for all addresses, each connection must reach the minimum rate.
 /// While it is short for this address only, its connections must reach that rate together, since
 /// they may share a slow network. Otherwise the least rate is enough.
-pub(super) fn expected_rate(limits: &Limits, address: &AddressShares) -> u64 {
+pub(super) fn expected_rate(limits: &TransportLimits, address: &AddressShares) -> u64 {
     let rate = if address.reply_bytes.is_short_for_all() {
         limits.min_drain_rate
     } else if !address.reply_bytes.allows(limits.record_bytes) {
@@ -62,7 +62,7 @@ pub(super) struct Drain {
     window: Duration,
     next_look: Option<Instant>,
     /// The start of the window, and the progress at that time.
-    begun: Option<(Instant, Progress)>,
+    begun: Option<(Instant, DrainProgress)>,
 }
 
 impl Drain {
@@ -87,7 +87,7 @@ impl Drain {
 
     /// Checks the rate, given the progress in all. Returns whether the peer is slower than `rate`
     /// bytes per second.
-    pub(super) fn look(&mut self, now: Instant, taken: Progress, rate: u64) -> bool {
+    pub(super) fn look(&mut self, now: Instant, taken: DrainProgress, rate: u64) -> bool {
         let step = self.window / LOOKS;
         let planned = self.next_look.replace(now + step);
         let is_late = planned.is_some_and(|planned| now.duration_since(planned) > step);
@@ -111,7 +111,7 @@ impl Drain {
 
 #[cfg(test)]
 mod tests {
-    use super::Progress::{Acknowledged, Written};
+    use super::DrainProgress::{Acknowledged, Written};
     use super::*;
     use crate::admission::{Addresses, SharedLimits};
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_takes_less_than_the_minimum_is_slow_and_no_other_is() {
+    fn a_peer_below_the_minimum_rate_is_slow() {
         assert_eq!(found_slow(0, 1), Some(WINDOW + STEP));
         assert_eq!(found_slow(999, 1), Some(WINDOW + STEP));
         assert_eq!(found_slow(1000, 1), None);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_that_are_all_taken_begin_anew() {
+    fn a_drained_queue_restarts_the_measurement() {
         let begin = Instant::now();
         let mut drain = Drain::new(WINDOW);
         drain.set_waiting(true, || begin);
@@ -162,7 +162,11 @@ mod tests {
     }
 
     /// Checks at each planned time until `end`. Returns whether the peer is found slow.
-    fn look_until(drain: &mut Drain, end: Instant, taken: impl Fn(Instant) -> Progress) -> bool {
+    fn look_until(
+        drain: &mut Drain,
+        end: Instant,
+        taken: impl Fn(Instant) -> DrainProgress,
+    ) -> bool {
         while let Some(now) = drain.next_look().filter(|&now| now <= end) {
             if drain.look(now, taken(now), 1000) {
                 return true;
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_comes_late_begins_anew() {
+    fn a_late_check_restarts_the_measurement() {
         let begin = Instant::now();
         let mut drain = Drain::new(WINDOW);
         drain.set_waiting(true, || begin);
@@ -184,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_tell_for_once_begins_anew() {
+    fn a_missing_kernel_figure_restarts_the_measurement() {
         let begin = Instant::now();
         let mut drain = Drain::new(WINDOW);
         drain.set_waiting(true, || begin);
@@ -202,8 +206,8 @@ mod tests {
     }
 
     #[test]
-    fn more_is_expected_of_a_peer_while_others_wait_for_its_memory() {
-        let limits = Limits { record_bytes: 100, ..Limits::default() };
+    fn the_minimum_rate_is_higher_while_others_wait_for_memory() {
+        let limits = TransportLimits { record_bytes: 100, ..TransportLimits::default() };
         let shared =
             SharedLimits { reply_bytes: 8000, call_bytes: 1, connections: 100, clients: 1 };
         let addresses = Addresses::new(shared);

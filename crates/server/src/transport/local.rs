@@ -2,7 +2,7 @@
 //! call. The bounds of socket connections do not apply; the caller must limit its own calls.
 
 use super::Transport;
-use super::call::{Begun, begin};
+use super::call::{RecordAction, begin};
 use crate::admission::Origin;
 use crate::peer::{From, Peer};
 use std::net::SocketAddr;
@@ -35,9 +35,9 @@ impl LocalConnection {
         let begun = begin(&self.transport.programs, &self.peer, record, None);
         async move {
             match begun {
-                Ok(Begun::Call(call)) => Some(call.await.message.to_bytes()),
-                Ok(Begun::Refused(reply)) => Some(reply.message.to_bytes()),
-                Ok(Begun::Nothing) | Err(_) => None,
+                Ok(RecordAction::Call(call)) => Some(call.await.message.to_bytes()),
+                Ok(RecordAction::Refused(reply)) => Some(reply.message.to_bytes()),
+                Ok(RecordAction::Nothing) | Err(_) => None,
             }
         }
     }

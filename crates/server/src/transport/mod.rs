@@ -7,13 +7,13 @@
 //!    replies more slowly than a minimum rate. That rate is higher while others wait for the memory
 //!    that the replies hold ([`drain`]). While others wait for the budget that a large record
 //!    holds, a record without progress ends its connection within seconds.
-//! 3. At most [`Limits::in_flight`] calls of a connection wait at a time, and its replies take
-//!    about [`Limits::reply_bytes`]. At either bound, further calls wait in the socket. The replies
-//!    of all connections together take [`Limits::all_reply_bytes`], of which each address has a
-//!    share.
-//! 4. At most [`Limits::connections`] connections are open, of which each address has a share. The
-//!    server closes further connections at once and logs that. It closes a connection that has been
-//!    idle for long, unless it serves a backchannel, and one whose peer is gone.
+//! 3. At most [`TransportLimits::in_flight`] calls of a connection wait at a time, and its replies
+//!    take about [`TransportLimits::reply_bytes`]. At either bound, further calls wait in the
+//!    socket. The replies of all connections together take [`TransportLimits::all_reply_bytes`], of
+//!    which each address has a share.
+//! 4. At most [`TransportLimits::connections`] connections are open, of which each address has a
+//!    share. The server closes further connections at once and logs that. It closes a connection
+//!    that has been idle for long, unless it serves a backchannel, and one whose peer is gone.
 
 mod accept_errors;
 mod call;
@@ -48,7 +48,7 @@ const SMALL_BYTES: usize = 16 << 10;
 
 /// Bounds on what peers can make the server hold.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct TransportLimits {
     /// Open connections. An address may have as many as it leaves free.
     pub connections: usize,
     /// Largest record, in bytes.
@@ -78,7 +78,7 @@ pub struct Limits {
     pub drain: Duration,
 }
 
-impl Default for Limits {
+impl Default for TransportLimits {
     fn default() -> Self {
         Self {
             connections: 16 << 10,
@@ -99,7 +99,7 @@ impl Default for Limits {
 /// What the connections of a server share.
 #[derive(Debug)]
 pub(crate) struct Transport {
-    limits: Limits,
+    limits: TransportLimits,
     programs: Programs,
     admission: Arc<Admission>,
     addresses: Arc<Addresses>,
@@ -110,7 +110,7 @@ pub(crate) struct Transport {
 impl Transport {
     /// A transport for `programs`, with a limit of `clients` NFSv4 clients.
     pub(crate) fn new(
-        limits: Limits,
+        limits: TransportLimits,
         clients: usize,
         programs: Programs,
         admission: Arc<Admission>,
@@ -177,7 +177,7 @@ impl Transport {
     fn admit(self: Arc<Self>, tasks: &TaskTracker, stream: TcpStream, addr: SocketAddr) {
         let shares = self.addresses.shares_of(addr.ip());
         match shares.connections.try_take(1) {
-            Some(place) => self.start(tasks, stream, addr, (shares, place)),
+            Some(taken) => self.start(tasks, stream, addr, (shares, taken)),
             None if shares.was_refused.swap(true, Ordering::Relaxed) => {
                 debug!("{addr}: refused: its address has used up its share of the connections");
             }
@@ -196,7 +196,7 @@ impl Transport {
         tasks: &TaskTracker,
         stream: TcpStream,
         addr: SocketAddr,
-        (shares, place): (Arc<AddressShares>, Taken),
+        (shares, taken): (Arc<AddressShares>, Taken),
     ) {
         let gone = self.limits.stall * 2;
         if let Err(error) = notice_gone(&stream, gone) {
@@ -219,7 +219,7 @@ impl Transport {
             let end = Connection::new(self, stream, peer.clone(), shares).run().await;
             peer.close();
             transport.programs.disconnected(&peer);
-            drop((peer, place));
+            drop((peer, taken));
             debug!("{addr}: {end}");
         });
     }

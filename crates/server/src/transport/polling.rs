@@ -27,7 +27,7 @@ const LOSS: u32 = 6;
 const STEADY: u32 = 8;
 
 /// The polling connections of the process.
-static LOOKERS: Lookers = Lookers {
+static POLLERS: Pollers = Pollers {
     now: AtomicUsize::new(0),
     most: LazyLock::new(|| std::thread::available_parallelism().map_or(0, |n| n.get() - 1)),
 };
@@ -35,7 +35,7 @@ static LOOKERS: Lookers = Lookers {
 /// Predicts from a connection's earlier calls when the next one comes.
 #[derive(Debug)]
 pub(super) struct Polling {
-    lookers: &'static Lookers,
+    pollers: &'static Pollers,
     credit: u32,
     /// Successful polls since the last one that failed or was not allowed.
     found: u32,
@@ -47,7 +47,7 @@ pub(super) struct Polling {
 
 impl Default for Polling {
     fn default() -> Self {
-        Self { lookers: &LOOKERS, credit: 0, found: 0, replied: None, now: Instant::now }
+        Self { pollers: &POLLERS, credit: 0, found: 0, replied: None, now: Instant::now }
     }
 }
 
@@ -81,7 +81,7 @@ impl Polling {
         if self.credit < TRUST || self.replied.is_none() {
             return None;
         }
-        let _looking = self.lookers.join()?;
+        let _polling = self.pollers.join()?;
         let end = (self.now)() + PATIENCE;
         loop {
             match read() {
@@ -103,24 +103,24 @@ impl Polling {
 }
 
 #[derive(Debug)]
-struct Lookers {
+struct Pollers {
     now: AtomicUsize,
     most: LazyLock<usize>,
 }
 
-impl Lookers {
+impl Pollers {
     /// Lets a connection poll, unless the maximum already does.
-    fn join(&self) -> Option<Looking<'_>> {
+    fn join(&self) -> Option<PollingGuard<'_>> {
         let free = self.now.fetch_add(1, Ordering::Relaxed) < *self.most;
-        let looking = Looking(self);
-        free.then_some(looking)
+        let guard = PollingGuard(self);
+        free.then_some(guard)
     }
 }
 
 /// A polling connection; stops on drop.
-struct Looking<'a>(&'a Lookers);
+struct PollingGuard<'a>(&'a Pollers);
 
-impl Drop for Looking<'_> {
+impl Drop for PollingGuard<'_> {
     fn drop(&mut self) {
         self.0.now.fetch_sub(1, Ordering::Relaxed);
     }
@@ -145,9 +145,9 @@ mod tests {
 
     /// A connection that has just been answered, and is the only one that polls.
     fn polling(credit: u32) -> Polling {
-        let lookers = Lookers { now: AtomicUsize::new(0), most: LazyLock::new(|| 1) };
-        let lookers = Box::leak(Box::new(lookers));
-        Polling { lookers, credit, found: 0, replied: Some(now()), now }
+        let pollers = Pollers { now: AtomicUsize::new(0), most: LazyLock::new(|| 1) };
+        let pollers = Box::leak(Box::new(pollers));
+        Polling { pollers, credit, found: 0, replied: Some(now()), now }
     }
 
     /// Whether a poll finds a call that arrives after `after` failed reads.
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_calls_soon_is_looked_for() {
+    fn polling_happens_only_for_callers_that_call_soon() {
         let mut polling = polling(TRUST - 1);
         assert!(!look(&mut polling, 0), "not proven yet");
         polling.arrived();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_in_vain_costs_credit_and_ends() {
+    fn an_empty_poll_costs_credit_and_ends() {
         let mut polling = polling(MOST_CREDIT);
         for found in 0..STEADY {
             assert_eq!(polling.is_steady(), found >= STEADY);
@@ -191,6 +191,6 @@ mod tests {
         assert!(!(0..4).any(|_| look(&mut polling, u32::MAX)));
         assert!(polling.credit < TRUST);
         assert!(!look(&mut polling, 0));
-        assert_eq!(polling.lookers.now.load(Ordering::Relaxed), 0);
+        assert_eq!(polling.pollers.now.load(Ordering::Relaxed), 0);
     }
 }

@@ -105,7 +105,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn new(limits: Limits) -> Self {
+    async fn new(limits: TransportLimits) -> Self {
         let echo = Arc::new(Echo::default());
         let mut programs = Programs::default();
         programs.add(echo.clone());
@@ -154,7 +154,7 @@ use weir_rpc::AcceptStatus::{
 
 #[tokio::test]
 async fn calls_are_answered_and_bad_ones_refused() {
-    let f = Fixture::new(Limits::default()).await;
+    let f = Fixture::new(TransportLimits::default()).await;
     let mut c = f.connect().await;
     c.send(1, ECHO, 1, &opaque(b"hello")).await;
     assert_eq!(c.reply().await, (accepted(1, Success), opaque(b"hello")));
@@ -172,8 +172,8 @@ async fn calls_are_answered_and_bad_ones_refused() {
 }
 
 #[tokio::test]
-async fn a_call_that_waits_does_not_hold_up_the_next() {
-    let f = Fixture::new(Limits::default()).await;
+async fn a_waiting_call_does_not_block_the_next_one() {
+    let f = Fixture::new(TransportLimits::default()).await;
     let mut c = f.connect().await;
     c.send(1, ECHO, 2, b"").await;
     c.send(2, ECHO, 0, b"").await;
@@ -184,7 +184,7 @@ async fn a_call_that_waits_does_not_hold_up_the_next() {
 
 #[tokio::test]
 async fn large_records_arrive_in_pieces() {
-    let f = Fixture::new(Limits::default()).await;
+    let f = Fixture::new(TransportLimits::default()).await;
     let mut c = f.connect().await;
     let big = vec![3; 1 << 20];
     c.send(1, ECHO, 1, &opaque(&big)).await;
@@ -193,7 +193,8 @@ async fn large_records_arrive_in_pieces() {
 
 #[tokio::test]
 async fn garbage_and_overlong_records_end_the_connection() {
-    let f = Fixture::new(Limits { record_bytes: 1000, ..Limits::default() }).await;
+    let f =
+        Fixture::new(TransportLimits { record_bytes: 1000, ..TransportLimits::default() }).await;
     let mut c = f.connect().await;
     c.0.write_all(b"\x80\0\0\x08garbage!").await.unwrap();
     assert!(c.ends().await);
@@ -208,11 +209,11 @@ async fn garbage_and_overlong_records_end_the_connection() {
 #[tokio::test]
 async fn half_sent_records_end_their_connection_and_give_their_memory_back() {
     let record_bytes = 100_000;
-    let limits = Limits {
+    let limits = TransportLimits {
         record_bytes,
         call_bytes: record_bytes,
         stall: Duration::from_millis(200),
-        ..Limits::default()
+        ..TransportLimits::default()
     };
     let f = Fixture::new(limits).await;
     let mut stuck = f.connect().await;
@@ -233,8 +234,8 @@ async fn half_sent_records_end_their_connection_and_give_their_memory_back() {
 }
 
 #[tokio::test]
-async fn connections_are_capped_and_the_others_are_served_on() {
-    let f = Fixture::new(Limits { connections: 1, ..Limits::default() }).await;
+async fn excess_connections_are_closed_and_the_others_served() {
+    let f = Fixture::new(TransportLimits { connections: 1, ..TransportLimits::default() }).await;
     let mut first = f.connect().await;
     first.send(1, ECHO, 0, b"").await;
     first.reply().await;
@@ -244,8 +245,8 @@ async fn connections_are_capped_and_the_others_are_served_on() {
 }
 
 #[tokio::test]
-async fn a_peer_that_does_not_read_waits_alone() {
-    let f = Fixture::new(Limits { in_flight: 2, ..Limits::default() }).await;
+async fn a_peer_that_does_not_read_blocks_only_itself() {
+    let f = Fixture::new(TransportLimits { in_flight: 2, ..TransportLimits::default() }).await;
     let mut slow = f.connect().await;
     let megabyte = (1u32 << 20).to_be_bytes();
     for xid in 0..32 {
@@ -261,8 +262,8 @@ async fn a_peer_that_does_not_read_waits_alone() {
 }
 
 #[tokio::test]
-async fn calls_go_the_other_way_too() {
-    let f = Fixture::new(Limits::default()).await;
+async fn callbacks_share_the_connection() {
+    let f = Fixture::new(TransportLimits::default()).await;
     let mut c = f.connect().await;
     c.send(1, ECHO, 5, b"").await;
     let call = CallHeader::decode(&mut Decoder::new(c.record().await.unwrap())).unwrap();
@@ -275,8 +276,8 @@ async fn calls_go_the_other_way_too() {
 }
 
 #[tokio::test]
-async fn stopping_lets_calls_finish() {
-    let f = Fixture::new(Limits::default()).await;
+async fn shutdown_waits_for_running_calls() {
+    let f = Fixture::new(TransportLimits::default()).await;
     let mut c = f.connect().await;
     c.send(1, ECHO, 2, b"").await;
     c.send(2, ECHO, 0, b"").await;
@@ -291,8 +292,8 @@ async fn stopping_lets_calls_finish() {
 /// The server polls for calls that come without a pause; it must still notice everything else that
 /// happens to the connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_calls_without_a_pause_is_served_as_others() {
-    let f = Fixture::new(Limits::default()).await;
+async fn a_busy_caller_does_not_starve_others() {
+    let f = Fixture::new(TransportLimits::default()).await;
     let mut busy = f.connect().await;
     let mut other = f.connect().await;
     let mut xid = 0;
@@ -339,8 +340,8 @@ async fn who_calls_without_a_pause_is_served_as_others() {
 }
 
 #[tokio::test]
-async fn silent_connections_do_not_hold_up_another() {
-    let f = Fixture::new(Limits::default()).await;
+async fn silent_connections_do_not_block_another() {
+    let f = Fixture::new(TransportLimits::default()).await;
     let mut silent = Vec::new();
     for _ in 0..300 {
         silent.push(f.connect().await);

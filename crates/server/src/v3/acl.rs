@@ -94,7 +94,7 @@ async fn lists(file: &Target<'_>, attr: &Attr, mask: Mask) -> Result<Lists, Erro
     if !Mask::all().contains(mask) {
         return Err(Error::Inval);
     }
-    let get = async |kind| file.fs().get_acl(file.id(), kind).await.map_err(convert::error);
+    let get = async |kind| file.fs().get_acl(file.id().acl(kind)).await.map_err(convert::error);
     let mut lists = Lists {
         attr: Some(convert::attr(attr)),
         mask,
@@ -142,7 +142,7 @@ async fn set(file: &Target<'_>, args: &Setacl) -> Result<(), Error> {
     let _claim = file.claim(Touch::Change).await?;
     for (kind, acl) in [(AclKind::Access, access), (AclKind::Default, default)] {
         if let Some(acl) = acl {
-            let set = file.fs().set_acl(&file.caller, file.id(), kind, acl.as_ref()).await;
+            let set = file.fs().set_acl(&file.caller, file.id().acl(kind), acl.as_ref()).await;
             file.rights_changed();
             set.map_err(convert::error)?;
         }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_from_the_wire() {
+    fn acls_are_decoded_from_the_wire() {
         let minimal = entries(&[(1, 9, 6), (4, 9, 4), (0x10, 0, 4), (0x20, 0, 0)]);
         assert_eq!(from_wire(&minimal), Ok(Some(Acl::of_mode(0o640))));
         let masked = entries(&[(1, 9, 6), (4, 9, 6), (0x10, 0, 0xfffc), (0x20, 0, 0)]);

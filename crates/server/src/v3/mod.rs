@@ -29,3 +29,4 @@ mod tests;
 pub use acl::NfsAcl3;
 pub use mount::Mount3;
 pub use nfs3::Nfs3;
+pub(crate) use open_files::Files as OpenFiles;

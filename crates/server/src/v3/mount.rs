@@ -5,7 +5,7 @@
 //!    symbolic links. A path may begin with the export's path or with its source directory.
 //! 2. The list of mounts serves DUMP only. It holds the [`MAX_MOUNTS`] most recent mounts.
 
-use crate::export::{Admitted, ClientAccess, Exports, Served, Table};
+use crate::export::{Admitted, ClientAccess, ExportTable, Exports, Served};
 use crate::handle::Node;
 use crate::program::{Call, Program, ProgramId, Refusal};
 use async_trait::async_trait;
@@ -98,7 +98,7 @@ impl Mount3 {
 /// The exports that may contain a path, with the rest of the path: first the one matched by its
 /// export path, then the one matched by its source directory.
 fn find<'a>(
-    table: &'a Table,
+    table: &'a ExportTable,
     path: &'a [u8],
 ) -> Result<impl Iterator<Item = (&'a Served, &'a [u8])>, Error> {
     // libnfs mounts the directory of `nfs://host/file` by an empty path.
@@ -121,7 +121,7 @@ fn find<'a>(
 async fn walk(export: &Served, caller: &Caller, path: &[u8]) -> Result<Attr, Error> {
     let mut at = export.fs().getattr(export.fs().root()).await.map_err(of_vfs)?;
     for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty() && name != b".") {
-        at = export.fs().lookup(caller, at.id, name).await.map_err(of_vfs)?;
+        at = export.fs().lookup(caller, at.id.entry(name)).await.map_err(of_vfs)?;
     }
     Ok(at)
 }

@@ -6,6 +6,7 @@ use crate::export::Exports;
 use crate::metrics::Metrics;
 use crate::operation::reply_cache::Replies;
 use crate::storage::durability::Committer;
+use crate::storage::retry_journal::RetryJournal;
 use std::sync::Arc;
 use weir_base::Clock;
 
@@ -13,6 +14,7 @@ use weir_base::Clock;
 pub struct Nfs3 {
     pub(super) exports: Arc<Exports>,
     pub(super) committer: Arc<Committer>,
+    pub(super) retries: Arc<RetryJournal>,
     pub(super) files: Files,
     pub(super) replies: Replies,
     pub(super) clock: Arc<dyn Clock>,
@@ -22,16 +24,18 @@ pub struct Nfs3 {
 
 impl Nfs3 {
     /// Serves `exports`. `committer` makes changes durable before their replies and has the write
-    /// verifier; `recalls` recalls delegations of NFSv4 clients.
+    /// verifier; `retries` has the changes of earlier runs; `recalls` recalls delegations of NFSv4 clients.
     pub(crate) fn new(
         exports: Arc<Exports>,
         committer: Arc<Committer>,
+        retries: Arc<RetryJournal>,
         clock: Arc<dyn Clock>,
         recalls: Arc<Recalls>,
         metrics: Arc<Metrics>,
+        files: Files,
     ) -> Self {
-        let (files, replies) = (Files::default(), Replies::default());
-        Self { exports, committer, files, replies, clock, recalls, metrics }
+        let replies = Replies::default();
+        Self { exports, committer, retries, files, replies, clock, recalls, metrics }
     }
 }
 

@@ -4,7 +4,7 @@
 //!    writeback error is reported to the client that wrote.
 //! 2. A granted right holds for at most [`RIGHT_TICKS`] ticks, and only while the file's owner,
 //!    group and mode stay the same.
-//! 3. At most [`SHARDS`] times [`SHARD_FILES`] files are kept. A file is closed after
+//! 3. At most as many files are kept as the budget of descriptors allows. A file is closed after
 //!    [`IDLE_TICKS`] ticks without use, and within a tick after its last name is removed.
 
 use crate::handle::Node;
@@ -17,7 +17,6 @@ use weir_pagecache::File;
 use weir_vfs::{Access, Attr, Caller};
 
 const SHARDS: usize = 16;
-const SHARD_FILES: usize = 64;
 const TICK: Duration = Duration::from_secs(1);
 const IDLE_TICKS: u64 = 2;
 /// Number of ticks for which a granted right holds.
@@ -34,52 +33,60 @@ pub(super) struct Key {
 
 /// The attributes that determine rights: mode, user, group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rights(u32, u32, u32);
+pub(super) struct RightsAttrs(u32, u32, u32);
 
-impl Rights {
+impl RightsAttrs {
     pub(super) fn of(attr: &Attr) -> Self {
         Self(attr.mode, attr.uid, attr.gid)
     }
 }
 
 /// The kept files.
-#[derive(Default)]
-pub(super) struct Files {
-    table: Arc<Table>,
+pub(crate) struct Files {
+    table: Arc<Shards>,
 }
 
-struct Table {
-    shards: [Mutex<Shard>; SHARDS],
+struct Shards {
+    shards: Box<[Mutex<Shard>]>,
 }
 
 struct Shard {
-    files: LruCache<Key, Kept>,
+    files: LruCache<Key, KeptFile>,
     tick: u64,
     /// A task increments `tick`. It runs while the shard keeps files.
     ticking: bool,
 }
 
-struct Kept {
+struct KeptFile {
     file: File,
     caller: Caller,
-    rights: Rights,
+    rights: RightsAttrs,
     /// The ticks of the last rights check and the last use.
     checked: u64,
     used: u64,
 }
 
-impl Default for Table {
-    fn default() -> Self {
-        let shard = || Shard { files: LruCache::new(SHARD_FILES), tick: 0, ticking: false };
-        Self { shards: std::array::from_fn(|_| Mutex::new(shard())) }
+impl Shards {
+    fn shard_of(&self, key: &Key) -> usize {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
+        (hash % self.shards.len() as u64) as usize
     }
 }
 
 impl Files {
+    /// Keeps at most `most` files, but at least one.
+    pub(crate) fn new(most: usize) -> Self {
+        let shards = most.clamp(1, SHARDS);
+        let files = (most / shards).max(1);
+        let shard = || Shard { files: LruCache::new(files), tick: 0, ticking: false };
+        let shards = (0..shards).map(|_| Mutex::new(shard())).collect();
+        Self { table: Arc::new(Shards { shards }) }
+    }
+
     /// Returns the kept file. The rights are `Some` if the caller was granted them recently: they
     /// hold if the file's attributes still match.
-    pub(super) fn get(&self, key: &Key, caller: &Caller) -> Option<(File, Option<Rights>)> {
-        let mut shard = self.table.shards[shard_of(key)].lock();
+    pub(super) fn get(&self, key: &Key, caller: &Caller) -> Option<(File, Option<RightsAttrs>)> {
+        let mut shard = self.table.shards[self.table.shard_of(key)].lock();
         let tick = shard.tick;
         let kept = shard.files.get_mut(key)?;
         kept.used = tick;
@@ -88,14 +95,14 @@ impl Files {
     }
 
     /// Keeps a file to which the caller has just been granted access.
-    pub(super) fn keep(&self, key: Key, file: File, caller: Caller, rights: Rights) {
-        let number = shard_of(&key);
+    pub(super) fn keep(&self, key: Key, file: File, caller: Caller, rights: RightsAttrs) {
+        let number = self.table.shard_of(&key);
         let mut shard = self.table.shards[number].lock();
         let tick = shard.tick;
-        let kept = Kept { file, caller, rights, checked: tick, used: tick };
+        let kept = KeptFile { file, caller, rights, checked: tick, used: tick };
         let replaced = shard.files.insert(key, kept);
         if !std::mem::replace(&mut shard.ticking, true) {
-            tokio::spawn(turn(Arc::downgrade(&self.table), number));
+            tokio::spawn(count_ticks(Arc::downgrade(&self.table), number));
         }
         drop(shard);
         // Closed after the lock is released.
@@ -112,13 +119,13 @@ impl Files {
 }
 
 impl Shard {
-    fn tick(&mut self) -> Vec<Kept> {
+    fn tick(&mut self) -> Vec<KeptFile> {
         self.tick += 1;
         let tick = self.tick;
         self.take(|kept| kept.file.is_unlinked() || tick - kept.used > IDLE_TICKS)
     }
 
-    fn take(&mut self, unwanted: impl Fn(&Kept) -> bool) -> Vec<Kept> {
+    fn take(&mut self, unwanted: impl Fn(&KeptFile) -> bool) -> Vec<KeptFile> {
         if self.files.is_empty() {
             return Vec::new();
         }
@@ -129,7 +136,7 @@ impl Shard {
 }
 
 /// Increments a shard's tick while it keeps files.
-async fn turn(table: Weak<Table>, number: usize) {
+async fn count_ticks(table: Weak<Shards>, number: usize) {
     loop {
         tokio::time::sleep(TICK).await;
         let Some(table) = table.upgrade() else { return };
@@ -145,19 +152,14 @@ async fn turn(table: Weak<Table>, number: usize) {
     }
 }
 
-fn shard_of(key: &Key) -> usize {
-    let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
-    (hash % SHARDS as u64) as usize
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use weir_pagecache::{Cache, CachedFs, Config};
     use weir_stores::memory::MemoryFs;
-    use weir_vfs::SetAttr;
+    use weir_vfs::{CreateMode, SetAttr};
 
-    async fn file(name: &[u8]) -> (CachedFs, Key, File, Rights) {
+    async fn file(name: &[u8]) -> (CachedFs, Key, File, RightsAttrs) {
         let config = Config {
             budget_bytes: 1 << 20,
             fast_read: true,
@@ -166,20 +168,24 @@ mod tests {
         };
         let fs = Cache::new(config).unwrap().mount(MemoryFs::new());
         let (own, set) = (Caller::Own, SetAttr::default());
-        let attr = fs.create(&own, fs.root(), name, &set, true).await.unwrap().attr;
+        let attr = fs
+            .create(&own, fs.root().entry(name).with(&set), CreateMode::MustBeNew)
+            .await
+            .unwrap()
+            .attr;
         let file = fs.open(&own, attr.id, Access::READ).await.unwrap();
         let key = Key { peer: 1, node: Node { export: 0, id: attr.id }, access: Access::READ };
-        (fs, key, file, Rights::of(&attr))
+        (fs, key, file, RightsAttrs::of(&attr))
     }
 
     fn tick(files: &Files, key: &Key) {
-        drop(files.table.shards[shard_of(key)].lock().tick());
+        drop(files.table.shards[files.table.shard_of(key)].lock().tick());
     }
 
     #[tokio::test]
-    async fn rights_hold_for_a_while_and_files_are_let_go() {
+    async fn rights_are_cached_briefly_and_idle_files_closed() {
         let (_fs, key, file, rights) = file(b"a").await;
-        let files = Files::default();
+        let files = Files::new(1024);
         let rights_of = |caller| files.get(&key, caller).map(|(_, rights)| rights);
         assert_eq!(rights_of(&Caller::Own), None);
         files.keep(key, file, Caller::Own, rights);
@@ -195,13 +201,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_without_names_is_not_kept() {
+    async fn at_most_as_many_files_are_kept_as_there_are_descriptors() {
+        let (_fs, key, file, rights) = file(b"a").await;
+        for most in [1, 2, 15, 16, 40] {
+            let files = Files::new(most);
+            let keys: Vec<Key> = (0..200).map(|peer| Key { peer, ..key }).collect();
+            for key in &keys {
+                files.keep(*key, file.clone(), Caller::Own, rights);
+            }
+            let kept = keys.iter().filter(|key| files.get(key, &Caller::Own).is_some()).count();
+            assert!((1..=most).contains(&kept), "{kept} of {most}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_unlinked_file_is_not_kept_open() {
         let (fs, key, file, rights) = file(b"a").await;
-        let files = Files::default();
+        let files = Files::new(1024);
         files.keep(key, file, Caller::Own, rights);
         files.let_unlinked_go();
         assert!(files.get(&key, &Caller::Own).is_some());
-        fs.unlink(&Caller::Own, fs.root(), b"a").await.unwrap();
+        fs.unlink(&Caller::Own, fs.root().entry(b"a")).await.unwrap();
         files.let_unlinked_go();
         assert!(files.get(&key, &Caller::Own).is_none());
     }

@@ -4,8 +4,9 @@ use super::nfs3::Nfs3;
 use super::ops;
 use super::request::Request;
 use crate::metrics::{Executed, Outcome, Row};
-use crate::operation::reply_cache::{self, Keep, Turn};
+use crate::operation::reply_cache::{self, Keep, Lookup};
 use crate::program::{Call, Program, ProgramId, Refusal};
+use crate::storage::retry_journal::RequestKey;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Instant;
@@ -72,22 +73,25 @@ impl Nfs3 {
         let identity = call.identify().await?;
         let exports = self.exports.table();
         let (peer, reply_memory) = (&call.peer, &call.reply_memory);
-        let request = Request { nfs: self, exports: &exports, identity, peer, reply_memory };
+        let keep = procedure.keep();
+        let key = (keep != Keep::Nothing).then(|| reply_cache::Key::of(&call, keep));
+        let retry = key.as_ref().filter(|_| keep == Keep::Reply);
+        let retry = retry.map(|key| RequestKey::from(key).at(0));
+        let request =
+            Request { nfs: self, exports: &exports, identity, peer, reply_memory, key: retry };
         let (begun, received, before) = (Instant::now(), call.args.remaining(), reply.len());
         let count = |outcome, sent| {
             let (row, took) = (procedure.row(), begun.elapsed());
             self.metrics.count(&Executed { row, outcome, took, received, sent });
         };
-        let keep = procedure.keep();
-        if keep == Keep::Nothing {
+        let Some(key) = key else {
             let outcome = procedure.execute(&request, &mut call.args, &mut reply).await?;
             count(outcome, reply.len() - before);
             return Ok(reply);
-        }
-        let key = reply_cache::Key::of(&call, keep);
-        let results = match self.replies.turn(key, self.clock.monotonic()).await {
-            Turn::Known(results) => results,
-            Turn::Ours(turn) => {
+        };
+        let results = match self.replies.look_up(key, self.clock.monotonic()).await {
+            Lookup::Cached(results) => results,
+            Lookup::New(execution) => {
                 // The connection ended while this call waited for one that it duplicates and that
                 // was not executed.
                 if !call.peer.is_open() {
@@ -97,7 +101,7 @@ impl Nfs3 {
                 let outcome = procedure.execute(&request, &mut call.args, &mut results).await?;
                 count(outcome, results.len());
                 let results = results.finish().to_bytes();
-                turn.done(results.clone(), keep, self.clock.monotonic());
+                execution.done(results.clone(), keep, self.clock.monotonic());
                 results
             }
         };

@@ -3,17 +3,18 @@
 use super::convert;
 use super::nfs3::Nfs3;
 use crate::admission::Identity;
-use crate::delegation::recall::{Claim, InGrace, Named};
+use crate::delegation::recall::{AccessClaim, InGrace, Named};
 use crate::export::directory_change::DirectoryGuard;
-use crate::export::{Admitted, Served, Table};
+use crate::export::{Admitted, ExportTable, Served};
 use crate::handle::{Handles, Node};
 use crate::operation::gather::Reader;
 use crate::operation::set_id;
 use crate::peer::Peer;
 use crate::replies::{NoRoom, ReplyMemory};
 use crate::state::Touch;
+use crate::storage::retry_journal::{Begun, ChangeKey, MadeBefore, NameChange};
 use crate::storage::write_verifier::WriteVerifier;
-use crate::v3::open_files::{self, Rights};
+use crate::v3::open_files::{self, RightsAttrs};
 use weir_nfs::v3::Error;
 use weir_nfs::v3::types::{Created, FileHandle, PostOpAttr, WccAttr, WccData};
 use weir_pagecache::{CachedFs, File};
@@ -24,10 +25,12 @@ use weir_xdr::Opaque;
 pub(super) struct Request<'a> {
     pub(super) nfs: &'a Nfs3,
     /// The exports as this call sees them.
-    pub(super) exports: &'a Table,
+    pub(super) exports: &'a ExportTable,
     pub(super) identity: Identity,
     pub(super) peer: &'a Peer,
     pub(super) reply_memory: &'a ReplyMemory,
+    /// Identifies the call in the retry journal, if its reply is kept.
+    pub(super) key: Option<ChangeKey>,
 }
 
 /// A file that a call names, with the caller's identity in its export.
@@ -45,6 +48,19 @@ impl<'a> Request<'a> {
     /// The connection and reply memory for reading data.
     pub(super) fn reader(&self) -> Reader<'a> {
         Reader { peer: self.peer, memory: self.reply_memory }
+    }
+
+    /// The change of names that this call is, if an earlier run of the server made it.
+    pub(super) fn made_before(&self) -> Option<MadeBefore> {
+        self.nfs.retries.made_before(self.key?)
+    }
+
+    /// Records the change of names that this call is about to make in the export of `target`.
+    pub(super) async fn begin(&self, target: &Target<'_>, change: NameChange<'_>) -> Begun<'a> {
+        match self.key {
+            Some(key) => self.nfs.retries.begin(key, target.fs(), change, false).await,
+            None => Begun::NONE,
+        }
     }
 
     /// Reserves reply memory for results of `bytes`.
@@ -82,7 +98,7 @@ impl Target<'_> {
     }
 
     /// Recalls delegations that conflict with an access. Hold the claim until the access is done.
-    pub(super) async fn claim(&self, touch: Touch) -> Result<Claim, Error> {
+    pub(super) async fn claim(&self, touch: Touch) -> Result<AccessClaim, Error> {
         self.nfs.recalls.claim(self.node, touch, None).await.map_err(convert::error)
     }
 
@@ -110,7 +126,7 @@ impl Target<'_> {
         &self,
         names: &[Named<'_>],
         wait: bool,
-    ) -> Result<Vec<Claim>, Error> {
+    ) -> Result<Vec<AccessClaim>, Error> {
         self.nfs.recalls.claim_names(names, None, wait).await.map_err(convert::error)
     }
 
@@ -138,7 +154,7 @@ impl Target<'_> {
         let kept = files.get(&key, &self.caller);
         if let Some((file, rights)) = &kept {
             let attr = has_name(file.getattr().await)?;
-            if rights.is_some_and(|rights| rights == Rights::of(&attr)) {
+            if rights.is_some_and(|rights| rights == RightsAttrs::of(&attr)) {
                 return Ok((file.clone(), attr));
             }
         }
@@ -147,7 +163,7 @@ impl Target<'_> {
         // The kept file has the read-ahead state.
         let file = kept.map_or(opened, |(file, _)| file);
         let attr = has_name(file.getattr().await)?;
-        files.keep(key, file.clone(), self.caller.clone(), Rights::of(&attr));
+        files.keep(key, file.clone(), self.caller.clone(), RightsAttrs::of(&attr));
         Ok((file, attr))
     }
 

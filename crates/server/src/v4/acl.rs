@@ -9,7 +9,7 @@
 //! 3. A list that POSIX cannot express is refused: unknown types of entries or of inheritance, and
 //!    deny entries with none of the bits that POSIX can deny.
 
-use super::idmap::{IdMap, Kind};
+use super::idmap::{IdKind, IdMap};
 use std::collections::BTreeMap;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType, MAX_ACES};
@@ -79,8 +79,8 @@ pub(super) async fn to_wire(ids: &IdMap, acls: &Acls, is_dir: bool) -> Result<Ve
             Who::Owner => "OWNER@".into(),
             Who::Group => "GROUP@".into(),
             Who::Everyone => "EVERYONE@".into(),
-            Who::User(id) => ids.name(Kind::User, id).await,
-            Who::NamedGroup(id) => ids.name(Kind::Group, id).await,
+            Who::User(id) => ids.name(IdKind::User, id).await,
+            Who::NamedGroup(id) => ids.name(IdKind::Group, id).await,
         };
         aces.push(Ace { kind, flags: entry.flags, mask: entry.mask, who });
     }
@@ -114,8 +114,8 @@ async fn entry(ids: &IdMap, ace: &Ace) -> Result<Entry, Error> {
         b"EVERYONE@" => Who::Everyone,
         // INTERACTIVE@, NETWORK@ and so on: the server cannot tell these callers apart.
         [.., b'@'] => return Err(Error::AttrNotSupp),
-        _ if is_group => Who::NamedGroup(id(Kind::Group).await?),
-        _ => Who::User(id(Kind::User).await?),
+        _ if is_group => Who::NamedGroup(id(IdKind::Group).await?),
+        _ => Who::User(id(IdKind::User).await?),
     };
     Ok(Entry { denies, flags: ace.flags, mask: ace.mask, who })
 }
@@ -188,7 +188,7 @@ fn rights(mask: AceMask, is_dir: bool) -> AclRights {
 /// # Errors
 /// [`Error::AttrNotSupp`]: POSIX cannot express them; [`Error::Inval`]: they are inconsistent.
 pub(super) fn read(entries: &[Entry], is_dir: bool) -> Result<Acls, Error> {
-    let (mut access, mut default) = (Reader::default(), None::<Reader>);
+    let (mut access, mut default) = (Collector::default(), None::<Collector>);
     for entry in entries {
         if !entry.flags.difference(FLAGS).is_empty() {
             return Err(Error::AttrNotSupp);
@@ -253,7 +253,7 @@ impl Decided {
 
 /// Collects the entries of one list.
 #[derive(Debug, Default)]
-struct Reader {
+struct Collector {
     owner: Option<Decided>,
     group: Option<Decided>,
     other: Option<Decided>,
@@ -263,7 +263,7 @@ struct Reader {
     everyone: Decided,
 }
 
-impl Reader {
+impl Collector {
     fn take(&mut self, entry: &Entry) {
         let Entry { denies, mask, who, .. } = *entry;
         let everyone = self.everyone;
@@ -454,7 +454,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn a_posix_list_is_written_as_what_allows_the_same(
+        fn a_posix_acl_becomes_an_nfs4_acl_that_allows_the_same(
             acl in posix(), default in prop::option::of(posix()), is_dir: bool, person in person(),
         ) {
             let mut entries = Vec::new();
@@ -488,7 +488,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_of_an_nfs4_list_never_allows_more(
+        fn an_nfs4_acl_becomes_a_posix_acl_that_never_allows_more(
             entries in prop::collection::vec(v4_entry(), 0..7), is_dir: bool, person in person(),
         ) {
             let Ok(acls) = read(&entries, is_dir) else { return Ok(()) };
@@ -517,7 +517,7 @@ mod tests {
     /// As Linux's server writes it: `getfacl` says user::rw- user:1000:rwx group::r-- mask::rw-
     /// other::r--.
     #[tokio::test]
-    async fn a_list_as_linux_writes_it() {
+    async fn acls_written_by_linux_are_read() {
         let acl = Acl::new([
             (AclWho::Owner, 6),
             (AclWho::User(1000), 7),
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_posix_has_no_word_for_is_refused() {
+    async fn nfs4_acls_that_posix_cannot_express_are_refused() {
         let ids = IdMap::new(None);
         let (none, read_data) = (AceFlags::empty(), AceMask::READ_DATA);
         let refused = async |ace: Ace, is_dir| match entries(&ids, &[ace]).await {
@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn heirs_of_a_named_user_alone_get_the_directorys_own_classes() {
+    fn a_default_acl_of_a_named_user_takes_the_other_classes_from_the_directory() {
         let entry =
             |flags, rights, who| Entry { denies: false, flags, mask: bits(rights, true), who };
         let none = AceFlags::empty();

@@ -5,7 +5,7 @@
 
 use super::acl::{self, Acls};
 use super::context::{Context, Target};
-use super::idmap::{IdMap, Kind};
+use super::idmap::{IdKind, IdMap};
 use super::open_arguments;
 use super::status::of_vfs;
 use crate::handle::Node;
@@ -188,11 +188,11 @@ impl Besides {
             false => None,
         };
         let owner = match asked.contains(number::OWNER) {
-            true => Some(ids.name(Kind::User, attr.uid).await),
+            true => Some(ids.name(IdKind::User, attr.uid).await),
             false => None,
         };
         let owner_group = match asked.contains(number::OWNER_GROUP) {
-            true => Some(ids.name(Kind::Group, attr.gid).await),
+            true => Some(ids.name(IdKind::Group, attr.gid).await),
             false => None,
         };
         Ok(Self { stat: self.stat, lists, uncacheable, owner, owner_group })
@@ -205,7 +205,7 @@ async fn is_uncacheable(target: &Target<'_>, attr: &Attr) -> Result<bool, Error>
         return Ok(false);
     }
     // A caller without read access sees the mark, too: it is an attribute, not data.
-    match target.fs().get_xattr(&Caller::Own, attr.id, UNCACHED_XATTR).await {
+    match target.fs().get_xattr(&Caller::Own, attr.id.xattr(UNCACHED_XATTR)).await {
         Ok(value) => Ok(value == UNCACHED_MARK),
         Err(weir_vfs::Error::NoAttribute) => Ok(false),
         Err(error) => Err(of_vfs(error)),
@@ -215,7 +215,7 @@ async fn is_uncacheable(target: &Target<'_>, attr: &Attr) -> Result<bool, Error>
 async fn lists(ids: &IdMap, target: &Target<'_>, attr: &Attr) -> Result<Vec<Ace>, Error> {
     let by_mode = || Acl::of_mode(attr.mode);
     let is_dir = attr.kind == FileKind::Directory;
-    let get = async |kind| target.fs().get_acl(attr.id, kind).await;
+    let get = async |kind| target.fs().get_acl(attr.id.acl(kind)).await;
     let access = match attr.kind {
         FileKind::Symlink => by_mode(),
         _ => get(AclKind::Access).await.map_err(of_vfs)?.unwrap_or_else(by_mode),
@@ -437,8 +437,8 @@ impl ToSet {
             // Applies to an existing file only ([`Self::masked`]).
             mode_mask: None,
             umask,
-            uid: id(Kind::User, &attrs.owner).await?,
-            gid: id(Kind::Group, &attrs.owner_group).await?,
+            uid: id(IdKind::User, &attrs.owner).await?,
+            gid: id(IdKind::Group, &attrs.owner_group).await?,
             size: attrs.size,
             atime: time(attrs.time_access_set)?,
             mtime: time(attrs.time_modify_set)?,
@@ -512,7 +512,7 @@ impl More {
         id: FileId,
     ) -> Result<(), Error> {
         if let Some(acls) = &self.acls {
-            let set = async |kind, acl| fs.set_acl(caller, id, kind, acl).await.map_err(of_vfs);
+            let set = async |kind, acl| fs.set_acl(caller, id.acl(kind), acl).await.map_err(of_vfs);
             set(AclKind::Access, Some(&acls.access)).await?;
             if self.is_dir {
                 set(AclKind::Default, acls.default.as_ref()).await?;
@@ -520,9 +520,10 @@ impl More {
         }
         let marked = match self.uncacheable {
             Some(true) => {
-                fs.set_xattr(caller, id, UNCACHED_XATTR, UNCACHED_MARK, XattrMode::Either).await
+                fs.set_xattr(caller, id.xattr(UNCACHED_XATTR), UNCACHED_MARK, XattrMode::Either)
+                    .await
             }
-            Some(false) => fs.remove_xattr(caller, id, UNCACHED_XATTR).await,
+            Some(false) => fs.remove_xattr(caller, id.xattr(UNCACHED_XATTR)).await,
             None => Ok(()),
         };
         match marked {
@@ -542,8 +543,8 @@ impl More {
         let (fs, caller, id) = (dir.fs(), &dir.caller, dir.node.id);
         let Err(error) = self.set(fs, &Caller::Own, made.id).await else { return Ok(()) };
         let removed = match made.kind {
-            FileKind::Directory => fs.rmdir(caller, id, name).await,
-            _ => fs.unlink(caller, id, name).await,
+            FileKind::Directory => fs.rmdir(caller, id.entry(name)).await,
+            _ => fs.unlink(caller, id.entry(name)).await,
         };
         Err(removed.map_err(of_vfs).err().unwrap_or(error))
     }
@@ -554,7 +555,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_go_there_and_back_also_before_1970() {
+    fn times_round_trip_also_before_1970() {
         for (seconds, nseconds) in [(0, 0), (5, 7), (-1, 999_999_999), (-7, 0), (1 << 33, 1)] {
             let time = NfsTime { seconds, nseconds };
             assert_eq!(to_wire(from_wire(time).unwrap()), time);
@@ -570,7 +571,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_can_be_set() {
+    async fn settable_attributes_are_decoded() {
         let ids = IdMap::new(None);
         let all = Capabilities::all();
         let read = async |attrs: Attrs| ToSet::read(&ids, &attrs.into(), 2, all).await;
@@ -606,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn minor_versions_and_stores_know_their_own() {
+    fn supported_attributes_depend_on_minor_version_and_store() {
         let all = Capabilities::all();
         assert!(!supported(0, all).contains(number::SUPPATTR_EXCLCREAT));
         assert!(supported(1, all).contains(number::SUPPATTR_EXCLCREAT));

@@ -1,7 +1,7 @@
 //! COMPOUND (RFC 8881 section 16.2): executes operations in order, until one fails.
 //!
 //! 1. An operation runs only if the operation table permits it in this minor version, at this
-//!    position and with these filehandles, and if there is room for its result.
+//!    position and with these filehandles, and if its result fits the reply.
 //! 2. In a session, a compound runs once. Its slot is freed on every path, with the reply if it is
 //!    to be cached.
 //! 3. The changes that an operation makes to names, attributes and sizes are durable before the
@@ -14,13 +14,15 @@
 //! 6. No operation waits for memory while the reply pins pages of an earlier result: their data is
 //!    copied first.
 
-use super::context::{Context, InSession};
+use super::context::{Context, InSession, Renewing};
 use super::ops;
+use super::retried;
 use crate::admission::Identity;
 use crate::metrics::{Executed, Row};
 use crate::program::{Call, Refusal};
 use crate::services::Services;
 use crate::state::Principal;
+use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
 use parking_lot::Mutex;
 use std::hash::{DefaultHasher, Hasher};
@@ -33,19 +35,21 @@ use weir_nfs::v4::{
     SequenceRule,
 };
 use weir_rpc::RECORD_HEADER_BYTES;
-use weir_xdr::{Bytes, Encoder};
+use weir_xdr::{Bytes, Decoder, Encoder};
 
 /// Maximum number of operations in a compound of minor version 0.
 pub(crate) const MAX_OPERATIONS: u32 = 128;
 /// Maximum length of a tag, in bytes.
 const MAX_TAG_BYTES: usize = 1024;
-/// Size of the result of a failed operation: its number and status.
-const FAILURE_BYTES: usize = 8;
+/// Size of the largest result of an operation that failed without running, or does not fit: its
+/// number and status, and the empty bitmap of a SETATTR.
+pub(crate) const FAILURE_BYTES: usize = 12;
 
 pub(crate) async fn run(
     nfs: Arc<Nfs4>,
     identity: Identity,
     mut call: Call,
+    resumed: Option<RequestKey>,
     mut reply: Encoder,
 ) -> Result<Encoder, Refusal> {
     let digest = digest(&call);
@@ -63,6 +67,7 @@ pub(crate) async fn run(
         flavor: call.header.cred.flavor.0,
         uid: identity.cred.as_ref().map_or(u32::MAX, |cred| cred.uid),
     };
+    let renewing = Renewing::new(nfs.services.clone());
     let mut cx = Context {
         exports: nfs.services.exports.table(),
         services: nfs.services.clone(),
@@ -76,12 +81,15 @@ pub(crate) async fn run(
         digest,
         request_bytes,
         session: None,
+        resumed,
+        position: 0,
         current: None,
         saved: None,
         current_stateid: None,
         saved_stateid: None,
         used_bytes: 0,
-        room: 0,
+        reply_bytes_left: 0,
+        renewing,
         changed: Mutex::default(),
         replay: None,
     };
@@ -122,7 +130,8 @@ async fn execute(
                 }
                 match gate(cx, header, code, results, used) {
                     Ok(()) => {
-                        let mut result = ops::dispatch(cx, op).await;
+                        cx.position = results;
+                        let mut result = dispatch(cx, op, &call.args).await;
                         if let Err(error) = cx.commit_changes().await
                             && result.status().is_ok()
                         {
@@ -168,7 +177,21 @@ async fn execute(
     reply.patch_u32(results_at, results);
 }
 
-/// Checks that an operation may run here, and sets the room for its result.
+/// Executes an operation; `rest` holds those after it.
+async fn dispatch(cx: &mut Context, op: Op, rest: &Decoder) -> OpRes {
+    let sequence = match &op {
+        Op::Sequence(args) => Some(*args),
+        _ => None,
+    };
+    match (ops::dispatch(cx, op).await, sequence) {
+        (OpRes::Sequence(Err(Error::BadSession)), Some(args)) => {
+            OpRes::Sequence(retried::resume(cx, &args, rest).ok_or(Error::BadSession))
+        }
+        (result, _) => result,
+    }
+}
+
+/// Checks that an operation may run here, and sets the bytes left for its result.
 fn gate(
     cx: &mut Context,
     header: &CompoundHeader,
@@ -177,13 +200,13 @@ fn gate(
     used: usize,
 ) -> Result<(), Error> {
     if !code.is_in(cx.minor) {
-        // An operation of a later minor version is illegal; one of an earlier minor version is known
-        // but not supported.
+        // An operation of a later minor version is illegal; one of an earlier minor version is
+        // known but not supported.
         let known = (0..cx.minor).any(|earlier| code.is_in(earlier));
         return Err(if known { Error::NotSupp } else { Error::OpIllegal });
     }
     if cx.minor > 0 {
-        match (code.sequence_rule(), cx.session.is_some()) {
+        match (code.sequence_rule(), cx.session.is_some() || cx.resumed.is_some()) {
             (SequenceRule::First, _) if place > 0 => return Err(Error::SequencePos),
             (SequenceRule::Alone, false) if header.operations > 1 => return Err(Error::NotOnlyOp),
             (SequenceRule::Within, false) => return Err(Error::OpNotInSession),
@@ -200,12 +223,12 @@ fn gate(
         _ => {}
     }
     let (limit, too_big) = reply_limit(cx);
-    // Leave room for the next operation to fail.
+    // Leave enough for the next operation to fail.
     let last = place + 1 == header.operations;
     let spare = if last { 0 } else { FAILURE_BYTES };
-    (cx.used_bytes, cx.room) = (used, (limit as usize).saturating_sub(used + spare));
+    (cx.used_bytes, cx.reply_bytes_left) = (used, (limit as usize).saturating_sub(used + spare));
     let bound = code.reply_bound();
-    if cx.room < bound.fixed_bytes() && cx.session.is_some() {
+    if cx.reply_bytes_left < bound.fixed_bytes() && cx.session.is_some() {
         return Err(too_big);
     }
     if matches!(bound, ReplyBound::And(_)) && place > 0 && cx.reply_memory.is_overdrawn() {
@@ -220,16 +243,16 @@ fn reply_limit(cx: &Context) -> (u32, Error) {
     (limit, cx.too_big())
 }
 
-/// The error that replaces a result without room. A result that reports a change is never replaced,
-/// because the client must learn of the change.
+/// The error that replaces a result that does not fit. A result that reports a change is never
+/// replaced, because the client must learn of the change.
 fn too_big(cx: &Context, row: Row, result: &OpRes, bytes: usize) -> Option<OpRes> {
     let Row::V4(Some(code)) = row else { return None };
     let changes = !code.is_idempotent() && result.status().is_ok();
-    (bytes > cx.room && !changes && bytes > FAILURE_BYTES)
+    (bytes > cx.reply_bytes_left && !changes && bytes > FAILURE_BYTES)
         .then(|| OpRes::Failed(code, reply_limit(cx).1))
 }
 
-/// Whether an operation never waits for memory or for room in the peer's replies. Lists those that
+/// Whether an operation never waits for memory or for the peer's share of replies. Lists those that
 /// clients send after a READ.
 fn takes_no_memory(code: OpCode) -> bool {
     matches!(
@@ -278,7 +301,7 @@ struct SlotGuard {
 impl SlotGuard {
     fn finish(mut self, reply: Option<Bytes>) {
         if let Some(session) = self.session.take() {
-            self.services.state.lock().sessions.finish(session.id, session.slot, reply);
+            end(&self.services, session, reply);
         }
     }
 }
@@ -286,9 +309,16 @@ impl SlotGuard {
 impl Drop for SlotGuard {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
-            self.services.state.lock().sessions.finish(session.id, session.slot, None);
+            end(&self.services, session, None);
         }
     }
+}
+
+fn end(services: &Services, session: InSession, reply: Option<Bytes>) {
+    let now = services.now();
+    let mut state = services.state.lock();
+    state.sessions.finish(session.id, session.slot, reply);
+    state.clients.end_call(session.client, now);
 }
 
 /// Appends the header of the reply. Returns the positions of its status and its result count.

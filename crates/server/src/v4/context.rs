@@ -1,9 +1,9 @@
-//! The context of a compound: filehandles, stateids, the caller, and the room in the reply.
+//! The context of a compound: filehandles, stateids, the caller, and the bytes left in the reply.
 
 use super::status::{of_handle, of_state, of_vfs};
 use crate::admission::Identity;
-use crate::delegation::recall::{Claim, InGrace, Named};
-use crate::export::{Served, Table};
+use crate::delegation::recall::{AccessClaim, InGrace, Named};
+use crate::export::{ExportTable, Served};
 use crate::handle::Node;
 use crate::operation::gather::Reader;
 use crate::operation::set_id;
@@ -13,6 +13,7 @@ use crate::services::Services;
 use crate::state::{
     Channel, ClientId, LockOwner, Principal, Referring, SessionId, State, StateRef, Touch,
 };
+use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -50,7 +51,7 @@ pub(crate) struct Context {
     pub(crate) nfs: Arc<Nfs4>,
     pub(crate) services: Arc<Services>,
     /// The table of exports; the same for the whole compound.
-    pub(crate) exports: Arc<Table>,
+    pub(crate) exports: Arc<ExportTable>,
     pub(crate) peer: Arc<Peer>,
     pub(crate) reply_memory: Arc<ReplyMemory>,
     pub(crate) identity: Identity,
@@ -63,6 +64,10 @@ pub(crate) struct Context {
     /// Size of the request in bytes, RPC header included.
     pub(crate) request_bytes: usize,
     pub(crate) session: Option<InSession>,
+    /// Identifies the request in the retry journal, if it is not in a session of this run.
+    pub(crate) resumed: Option<RequestKey>,
+    /// The position of this operation in the compound.
+    pub(crate) position: u32,
     pub(crate) current: Option<Node>,
     pub(crate) saved: Option<Node>,
     pub(crate) current_stateid: Option<StateId>,
@@ -70,11 +75,43 @@ pub(crate) struct Context {
     /// Size of the reply before the result of this operation, in bytes.
     pub(crate) used_bytes: usize,
     /// Room for the result of this operation, including its number and status, in bytes.
-    pub(crate) room: usize,
+    pub(crate) reply_bytes_left: usize,
     /// Files that this operation has changed, to be made durable before its result is sent.
     pub(crate) changed: Mutex<Vec<Node>>,
+    /// The client of minor version 0 whose call this is.
+    pub(crate) renewing: Renewing,
     /// A cached reply, to be sent instead of the one under construction.
     pub(crate) replay: Option<bytes::Bytes>,
+}
+
+/// Renews the lease of the client of minor version 0 that a call names, until the call ends. In a
+/// session, the slot's owner does this.
+pub(crate) struct Renewing {
+    services: Arc<Services>,
+    client: Mutex<Option<ClientId>>,
+}
+
+impl Renewing {
+    pub(crate) fn new(services: Arc<Services>) -> Self {
+        Self { services, client: Mutex::default() }
+    }
+
+    fn renew(&self, state: &mut State<File>, client: ClientId, now: Duration) {
+        let before = self.client.lock().replace(client);
+        state.clients.begin_call(client, now);
+        if let Some(before) = before {
+            state.clients.end_call(before, now);
+        }
+    }
+}
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.get_mut().take() {
+            let now = self.services.now();
+            self.services.state.lock().clients.end_call(client, now);
+        }
+    }
 }
 
 /// What I/O on a file uses.
@@ -84,7 +121,7 @@ pub(crate) struct FileIo {
     /// The owner whose locks apply.
     pub(crate) lock_owner: Option<LockOwner>,
     /// For I/O without an open: keeps conflicting delegations away until the I/O is done.
-    _claim: Option<Claim>,
+    _claim: Option<AccessClaim>,
 }
 
 /// A file of an export, and the user as whom the server accesses it.
@@ -135,7 +172,7 @@ impl Context {
     /// Reserves memory for a result of `bytes`.
     ///
     /// # Errors
-    /// [`Error::Delay`] if the call already holds large results and there is no room for another.
+    /// [`Error::Delay`] if the call already holds large results and may not hold another.
     pub(crate) async fn reserve(&self, bytes: usize) -> Result<(), Error> {
         self.reply_memory.reserve(bytes).await.map_err(|NoRoom| Error::Delay)
     }
@@ -153,8 +190,8 @@ impl Context {
         self.session.map(|s| s.client).ok_or(Error::OpNotInSession)
     }
 
-    /// The client of a request. In a session, this is the session's client, and `named` is ignored. In
-    /// minor version 0 it is the client `named`, whose lease this renews.
+    /// The client of a request. In a session, this is the session's client, and `named` is ignored.
+    /// In minor version 0 it is the client `named`, whose lease this renews.
     pub(crate) fn client_of(&self, named: types::ClientId) -> Result<ClientId, Error> {
         if self.minor > 0 {
             return self.client();
@@ -162,13 +199,13 @@ impl Context {
         let (id, now) = (ClientId(named), self.now());
         let mut state = self.state();
         state.named_client(id).map_err(of_state)?;
-        state.clients.renew(id, now);
+        self.renewing.renew(&mut state, id, now);
         Ok(id)
     }
 
-    /// The client of a request that changes a state: the session's client, or in minor version 0 the
-    /// owner of the state, whose lease this renews. There the request must come from the principal
-    /// that opened the file, or from the client's.
+    /// The client of a request that changes a state: the session's client, or in minor version 0
+    /// the owner of the state, whose lease this renews. There the request must come from the
+    /// principal that opened the file, or from the client's.
     pub(crate) fn client_of_state(&self, id: crate::state::StateId) -> Result<ClientId, Error> {
         if self.minor > 0 {
             return self.client();
@@ -176,7 +213,7 @@ impl Context {
         let now = self.now();
         let mut state = self.state();
         let client = state.client_of_own(id.key, &self.principal).map_err(of_state)?;
-        state.clients.renew(client, now);
+        self.renewing.renew(&mut state, client, now);
         Ok(client)
     }
 
@@ -201,7 +238,7 @@ impl Context {
 
     /// Recalls delegations of other clients that conflict with an access without an open. Keep the
     /// returned claim until the access is done.
-    pub(crate) async fn claim(&self, node: Node, touch: Touch) -> Result<Claim, Error> {
+    pub(crate) async fn claim(&self, node: Node, touch: Touch) -> Result<AccessClaim, Error> {
         self.services.recalls.claim(node, touch, self.known_client()).await.map_err(of_vfs)
     }
 
@@ -217,7 +254,7 @@ impl Context {
         &self,
         names: &[Named<'_>],
         wait: bool,
-    ) -> Result<Vec<Claim>, Error> {
+    ) -> Result<Vec<AccessClaim>, Error> {
         let claimed = self.services.recalls.claim_names(names, self.known_client(), wait).await;
         claimed.map_err(of_vfs)
     }
@@ -249,7 +286,8 @@ impl Context {
         wire
     }
 
-    /// Parses a stateid argument. The special "current stateid" yields the compound's current stateid.
+    /// Parses a stateid argument. The special "current stateid" yields the compound's current
+    /// stateid.
     pub(crate) fn stateid(&self, wire: StateId) -> Result<StateRef, Error> {
         let read = |wire: StateId| StateRef::from_wire(wire.seqid, wire.other).map_err(of_state);
         if self.minor == 0 {
@@ -308,8 +346,9 @@ impl Context {
         Ok(FileIo { file, lock_owner: None, _claim: Some(claim) })
     }
 
-    /// The open file for I/O under a stateid. In a session, the stateid must belong to the session's
-    /// client; in minor version 0, the stateid itself identifies the client, whose lease this renews.
+    /// The open file for I/O under a stateid. In a session, the stateid must belong to the
+    /// session's client; in minor version 0, the stateid itself identifies the client, whose lease
+    /// this renews.
     fn io_under(
         &self,
         id: crate::state::StateId,
@@ -324,7 +363,7 @@ impl Context {
         }
         let client = state.client_of(id.key).map_err(of_state)?;
         let io = state.io(None, id, node, access).map_err(of_state)?;
-        state.clients.renew(client, now);
+        self.renewing.renew(&mut state, client, now);
         Ok(io)
     }
 
@@ -342,9 +381,9 @@ impl Context {
     /// Refuses I/O under an open to a user without the right to do it: a stateid is no credential
     /// (like Linux's `nfsd_permission` with `NFSD_MAY_OWNER_OVERRIDE`).
     ///
-    /// The principal that created the file with this open has access even if the store maps users and
-    /// so another user owns the file. If the last name of the file is removed, the store can no longer
-    /// check rights; then the file's owner and the principal that opened it have access.
+    /// The principal that created the file with this open has access even if the store maps users
+    /// and so another user owns the file. If the last name of the file is removed, the store can no
+    /// longer check rights; then the file's owner and the principal that opened it have access.
     async fn check_rights(
         &self,
         target: &Target<'_>,
@@ -383,15 +422,15 @@ impl Context {
         Ok(io)
     }
 
-    /// Notes files whose names or attributes have changed. The compound makes them durable after the
-    /// operation has released its locks, before it continues
+    /// Notes files whose names or attributes have changed. The compound makes them durable after
+    /// the operation has released its locks, before it continues
     /// ([`commit_changes`](Self::commit_changes)).
     pub(crate) fn changed(&self, nodes: &[Node]) {
         self.changed.lock().extend_from_slice(nodes);
     }
 
-    /// Makes the noted changes durable, as far as the export promises that. Do not hold the lock of a
-    /// directory meanwhile: commits of one directory share syncs, which the lock would prevent.
+    /// Makes the noted changes durable, as far as the export promises that. Do not hold the lock of
+    /// a directory meanwhile: commits of one directory share syncs, which the lock would prevent.
     pub(crate) async fn commit_changes(&self) -> Result<(), Error> {
         let changed = std::mem::take(&mut *self.changed.lock());
         // One operation changes one export.
@@ -415,9 +454,10 @@ impl Context {
         }
     }
 
-    /// The change attribute of a directory before and after a change. The caller holds the directory's
-    /// lock ([`Changes`](crate::export::directory_change::Changes)), so no other change of this server
-    /// is in between. The pair is marked atomic only if all changes go through this machine.
+    /// The change attribute of a directory before and after a change. The caller holds the
+    /// directory's lock ([`Changes`](crate::export::directory_change::Changes)), so no other change
+    /// of this server is in between. The pair is marked atomic only if all changes go through this
+    /// machine.
     pub(crate) async fn change_info(
         &self,
         fs: &CachedFs,

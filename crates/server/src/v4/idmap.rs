@@ -28,19 +28,19 @@ const NOBODY: u32 = 65_534;
 
 /// Whether an id or a name is a user's or a group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum IdKind {
     User,
     Group,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Asked {
-    NameOf(Kind, u32),
-    NumberOf(Kind, Box<[u8]>),
+enum Query {
+    NameOf(IdKind, u32),
+    NumberOf(IdKind, Box<[u8]>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Found {
+enum QueryResult {
     Name(Box<[u8]>),
     Number(u32),
     Nothing,
@@ -50,7 +50,7 @@ enum Found {
 #[derive(Debug)]
 pub(crate) struct IdMap {
     domain: Option<Box<[u8]>>,
-    remembered: Mutex<LruCache<Asked, (Instant, Found)>>,
+    remembered: Mutex<LruCache<Query, (Instant, QueryResult)>>,
 }
 
 impl IdMap {
@@ -63,7 +63,7 @@ impl IdMap {
     }
 
     /// The id of the user or group that a client names, or `None` if there is none.
-    pub(crate) async fn number(&self, kind: Kind, name: &[u8]) -> Option<u32> {
+    pub(crate) async fn number(&self, kind: IdKind, name: &[u8]) -> Option<u32> {
         if !name.is_empty() && name.iter().all(u8::is_ascii_digit) {
             return str::from_utf8(name).ok()?.parse().ok();
         }
@@ -79,33 +79,33 @@ impl IdMap {
         if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains(&0) {
             return None;
         }
-        match self.find(Asked::NumberOf(kind, name.into())).await {
-            Found::Number(number) => Some(number),
+        match self.find(Query::NumberOf(kind, name.into())).await {
+            QueryResult::Number(number) => Some(number),
             _ if matches!(name, b"nobody" | b"nogroup") => Some(NOBODY),
             _ => None,
         }
     }
 
     /// The string that names a user or group to clients.
-    pub(crate) async fn name(&self, kind: Kind, number: u32) -> Name {
+    pub(crate) async fn name(&self, kind: IdKind, number: u32) -> Name {
         let Some(domain) = &self.domain else { return decimal(number) };
-        match self.find(Asked::NameOf(kind, number)).await {
-            Found::Name(name) => [&name[..], b"@", domain].concat()[..].into(),
+        match self.find(Query::NameOf(kind, number)).await {
+            QueryResult::Name(name) => [&name[..], b"@", domain].concat()[..].into(),
             _ => decimal(number),
         }
     }
 
-    async fn find(&self, asked: Asked) -> Found {
-        if let Some((since, found)) = self.remembered.lock().get(&asked) {
-            let holds = if *found == Found::Nothing { NOT_FOUND_HOLDS } else { FOUND_HOLDS };
+    async fn find(&self, query: Query) -> QueryResult {
+        if let Some((since, found)) = self.remembered.lock().get(&query) {
+            let holds = if *found == QueryResult::Nothing { NOT_FOUND_HOLDS } else { FOUND_HOLDS };
             if since.elapsed() < holds {
                 return found.clone();
             }
         }
-        let question = asked.clone();
-        let found = tokio::task::spawn_blocking(move || look_up(&question)).await;
-        let found = found.unwrap_or(Found::Nothing);
-        self.remembered.lock().insert(asked, (Instant::now(), found.clone()));
+        let lookup = query.clone();
+        let found = tokio::task::spawn_blocking(move || look_up(&lookup)).await;
+        let found = found.unwrap_or(QueryResult::Nothing);
+        self.remembered.lock().insert(query, (Instant::now(), found.clone()));
         found
     }
 }
@@ -115,19 +115,19 @@ fn decimal(number: u32) -> Name {
 }
 
 /// Queries the name service. May block, for example on a directory service.
-fn look_up(asked: &Asked) -> Found {
-    let name_of = |name: &OsStr| Found::Name(name.as_bytes().into());
-    let found = match asked {
-        Asked::NameOf(Kind::User, id) => uzers::get_user_by_uid(*id).map(|u| name_of(u.name())),
-        Asked::NameOf(Kind::Group, id) => uzers::get_group_by_gid(*id).map(|g| name_of(g.name())),
-        Asked::NumberOf(Kind::User, name) => {
-            uzers::get_user_by_name(OsStr::from_bytes(name)).map(|u| Found::Number(u.uid()))
+fn look_up(query: &Query) -> QueryResult {
+    let name_of = |name: &OsStr| QueryResult::Name(name.as_bytes().into());
+    let found = match query {
+        Query::NameOf(IdKind::User, id) => uzers::get_user_by_uid(*id).map(|u| name_of(u.name())),
+        Query::NameOf(IdKind::Group, id) => uzers::get_group_by_gid(*id).map(|g| name_of(g.name())),
+        Query::NumberOf(IdKind::User, name) => {
+            uzers::get_user_by_name(OsStr::from_bytes(name)).map(|u| QueryResult::Number(u.uid()))
         }
-        Asked::NumberOf(Kind::Group, name) => {
-            uzers::get_group_by_name(OsStr::from_bytes(name)).map(|g| Found::Number(g.gid()))
+        Query::NumberOf(IdKind::Group, name) => {
+            uzers::get_group_by_name(OsStr::from_bytes(name)).map(|g| QueryResult::Number(g.gid()))
         }
     };
-    found.unwrap_or(Found::Nothing)
+    found.unwrap_or(QueryResult::Nothing)
 }
 
 #[cfg(test)]
@@ -135,31 +135,31 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn numbers_and_names_come_in() {
+    async fn owners_are_parsed_as_numbers_and_names() {
         let ids = IdMap::new(None);
-        assert_eq!(ids.number(Kind::User, b"1234").await, Some(1234));
-        assert_eq!(ids.number(Kind::User, b"99999999999").await, None);
-        assert_eq!(ids.number(Kind::User, b"root").await, Some(0));
-        assert_eq!(ids.number(Kind::User, b"root@example.org").await, Some(0));
-        assert_eq!(ids.number(Kind::Group, b"no such group").await, None);
+        assert_eq!(ids.number(IdKind::User, b"1234").await, Some(1234));
+        assert_eq!(ids.number(IdKind::User, b"99999999999").await, None);
+        assert_eq!(ids.number(IdKind::User, b"root").await, Some(0));
+        assert_eq!(ids.number(IdKind::User, b"root@example.org").await, Some(0));
+        assert_eq!(ids.number(IdKind::Group, b"no such group").await, None);
         for name in [&b""[..], b"@a", b"a\0b", &[b'a'; 1000]] {
-            assert_eq!(ids.number(Kind::Group, name).await, None, "{name:?}");
+            assert_eq!(ids.number(IdKind::Group, name).await, None, "{name:?}");
         }
-        assert!(ids.number(Kind::User, b"nobody@x").await.is_some());
-        assert_eq!(&ids.name(Kind::User, 0).await[..], b"0", "no domain, no names");
+        assert!(ids.number(IdKind::User, b"nobody@x").await.is_some());
+        assert_eq!(&ids.name(IdKind::User, 0).await[..], b"0", "no domain, no names");
     }
 
     #[tokio::test]
-    async fn a_domain_is_sent_and_asked_for() {
+    async fn a_configured_domain_is_sent_and_required() {
         let ids = IdMap::new(Some("example.org"));
-        assert_eq!(&ids.name(Kind::User, 0).await[..], b"root@example.org");
-        assert_eq!(&ids.name(Kind::Group, 0).await[..], b"root@example.org");
-        assert_eq!(&ids.name(Kind::User, 4_000_000_001).await[..], b"4000000001");
-        assert_eq!(ids.number(Kind::User, b"root@EXAMPLE.org").await, Some(0));
-        assert_eq!(ids.number(Kind::User, b"root@elsewhere").await, None);
-        assert_eq!(ids.number(Kind::User, b"17").await, Some(17));
+        assert_eq!(&ids.name(IdKind::User, 0).await[..], b"root@example.org");
+        assert_eq!(&ids.name(IdKind::Group, 0).await[..], b"root@example.org");
+        assert_eq!(&ids.name(IdKind::User, 4_000_000_001).await[..], b"4000000001");
+        assert_eq!(ids.number(IdKind::User, b"root@EXAMPLE.org").await, Some(0));
+        assert_eq!(ids.number(IdKind::User, b"root@elsewhere").await, None);
+        assert_eq!(ids.number(IdKind::User, b"17").await, Some(17));
         let remembered = ids.remembered.lock().len();
-        ids.name(Kind::User, 0).await;
-        assert_eq!(ids.remembered.lock().len(), remembered, "what is known is not asked again");
+        ids.name(IdKind::User, 0).await;
+        assert_eq!(ids.remembered.lock().len(), remembered, "what is known is not queried again");
     }
 }

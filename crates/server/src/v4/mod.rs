@@ -22,6 +22,7 @@ mod ops;
 mod owner_seqid;
 mod program;
 mod retransmission;
+mod retried;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -9,30 +9,33 @@
 //!    has lost an open-owner this way, its new open-owners must confirm their first OPEN, which may
 //!    be a retransmission of a forgotten owner's (RFC 7530 section 16.18.5). Until an owner has
 //!    confirmed, OPEN accepts any seqid.
-//! 4. The number of owners is limited, and so are the bytes of their names and cached results. A
-//!    client may take as much of the bytes as it leaves free. A new owner that does not fit is
-//!    refused.
+//! 4. The number of owners is limited, and so are the bytes of their names and cached results.
+//!    An address, and a client within it, may take as much of the bytes as it leaves free. A new
+//!    owner that does not fit is refused.
 
-use crate::admission::{LimitUse, allowance};
+use crate::admission::LimitUse;
 use crate::handle::Node;
-use crate::state::{ClientId, LockOwner, OwnerName, Principal, State, StateKey};
+use crate::state::{
+    Account, ClientId, LockOwner, OwnerName, Principal, Removable, State, StateKey, Tally,
+};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_nfs::v4::OpCode;
 
 /// The kind of an owner. Open-owners and lock-owners have separate sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum OwnerKind {
     Open,
     Lock,
 }
 
 /// The last request of an owner.
 #[derive(Debug, Default)]
-pub(crate) struct Last {
+pub(crate) struct LastRequest {
     /// Its seqid; `None` before the first request.
     seqid: Option<u32>,
     /// Its operation.
@@ -61,7 +64,7 @@ pub(crate) enum Standing {
 
 /// How to handle a request of an owner.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum SeqidCheck {
     /// Execute it.
     Execute,
     /// It was executed before. Holds its result, and the current filehandle after it.
@@ -70,23 +73,23 @@ pub(crate) enum Turn {
     Misordered,
 }
 
-impl Last {
-    pub(crate) fn turn(&self, op: OpCode, seqid: u32) -> Turn {
+impl LastRequest {
+    pub(crate) fn check_seqid(&self, op: OpCode, seqid: u32) -> SeqidCheck {
         match self.seqid {
-            None => Turn::Execute,
-            Some(last) if seqid == next(last) => Turn::Execute,
+            None => SeqidCheck::Execute,
+            Some(last) if seqid == next(last) => SeqidCheck::Execute,
             Some(last) if seqid == last && self.op == Some(op) => {
-                Turn::Replay(self.result.clone(), self.current)
+                SeqidCheck::Replay(self.result.clone(), self.current)
             }
-            Some(_) => Turn::Misordered,
+            Some(_) => SeqidCheck::Misordered,
         }
     }
 
-    /// Like [`turn`](Self::turn), for an OPEN.
-    pub(crate) fn turn_to_open(&self, op: OpCode, seqid: u32) -> Turn {
-        match self.turn(op, seqid) {
-            Turn::Misordered if self.standing != Standing::Confirmed => Turn::Execute,
-            turn => turn,
+    /// Like [`check_seqid`](Self::check_seqid), for an OPEN.
+    pub(crate) fn check_open_seqid(&self, op: OpCode, seqid: u32) -> SeqidCheck {
+        match self.check_seqid(op, seqid) {
+            SeqidCheck::Misordered if self.standing != Standing::Confirmed => SeqidCheck::Execute,
+            check => check,
         }
     }
 
@@ -120,7 +123,7 @@ fn next(seqid: u32) -> u32 {
     seqid.wrapping_add(1)
 }
 
-type Cell = Arc<tokio::sync::Mutex<Last>>;
+type Cell = Arc<tokio::sync::Mutex<LastRequest>>;
 
 /// The owners of all clients of minor version 0.
 #[derive(Debug)]
@@ -135,7 +138,7 @@ const OWNER_BYTES: usize = 512;
 
 /// An owner in the table.
 #[derive(Debug)]
-struct Known {
+struct OwnerEntry {
     cell: Cell,
     /// When it was last used.
     used: Duration,
@@ -145,14 +148,13 @@ struct Known {
 
 #[derive(Debug, Default)]
 struct Owners {
-    cells: HashMap<(LockOwner, Kind), Known>,
-    /// Bytes charged for all owners, and for those of each client.
-    bytes: usize,
-    of_client: HashMap<ClientId, usize>,
-    /// How many new owners were refused for lack of room.
+    cells: HashMap<(LockOwner, OwnerKind), OwnerEntry>,
+    /// Bytes charged for the owners of each client.
+    bytes: Tally,
+    /// How many new owners were refused because the table was full.
     refused: u64,
-    /// For each open that its owner's last request closed: the owner, and the principal that sent the
-    /// request. The open is gone, but the CLOSE may be retransmitted.
+    /// For each open that its owner's last request closed: the owner, and the principal that sent
+    /// the request. The open is gone, but the CLOSE may be retransmitted.
     closed: HashMap<StateKey, (LockOwner, Principal)>,
     /// Clients of which an open-owner was forgotten.
     have_forgotten: HashSet<ClientId>,
@@ -162,12 +164,10 @@ struct Owners {
 impl Owners {
     /// Adjusts the charges: owners of a client now count for `after` bytes instead of `before`.
     fn count(&mut self, client: ClientId, before: usize, after: usize) {
-        self.bytes = self.bytes + after - before;
-        let of_client = self.of_client.entry(client).or_default();
-        *of_client = *of_client + after - before;
-        if *of_client == 0 {
-            self.of_client.remove(&client);
-        }
+        // The client holds something already, so it has its address.
+        let account = Account { client, address: None };
+        self.bytes.add(account, after.saturating_sub(before));
+        self.bytes.subtract(client, before.saturating_sub(after));
     }
 }
 
@@ -180,13 +180,19 @@ impl OwnerTable {
     /// The use of the limit on the bytes of owners.
     pub(crate) fn limit_use(&self) -> LimitUse {
         let owners = self.owners.lock();
-        let (limit, used) = (self.max_bytes as u64, owners.bytes as u64);
+        let (limit, used) = (self.max_bytes as u64, owners.bytes.total() as u64);
         LimitUse { name: "owner_bytes", limit, used, refused: owners.refused }
     }
 
     /// The cell of an owner, which the caller keeps locked while it executes the owner's request.
-    /// `None` if there is no room for a new owner.
-    pub(crate) fn cell(&self, owner: LockOwner, kind: Kind, now: Duration) -> Option<Cell> {
+    /// `None` if the table has no space for a new owner.
+    pub(crate) fn cell(
+        &self,
+        owner: LockOwner,
+        kind: OwnerKind,
+        address: Option<IpAddr>,
+        now: Duration,
+    ) -> Option<Cell> {
         // Copied, because a slice would keep the whole request in memory.
         let owner = LockOwner { name: Bytes::copy_from_slice(&owner.name), ..owner };
         let owners = &mut *self.owners.lock();
@@ -196,19 +202,20 @@ impl OwnerTable {
             return Some(known.cell.clone());
         }
         let (client, bytes) = (key.0.client, key.0.name.len() + OWNER_BYTES);
-        let own = owners.of_client.get(&client).copied().unwrap_or(0);
-        if owners.cells.len() >= self.max || bytes > allowance(self.max_bytes, owners.bytes, own) {
+        let account = Account { client, address };
+        let allowed = owners.bytes.allowance(self.max_bytes, account, &Removable::default());
+        if owners.cells.len() >= self.max || bytes > allowed {
             owners.refused += 1;
             return None;
         }
-        owners.count(client, 0, bytes);
+        owners.bytes.add(account, bytes);
         let cell = Cell::default();
-        owners.cells.insert(key, Known { cell: cell.clone(), used: now, bytes });
+        owners.cells.insert(key, OwnerEntry { cell: cell.clone(), used: now, bytes });
         Some(cell)
     }
 
     /// Charges an owner for its cached result.
-    pub(crate) fn keeps(&self, owner: &LockOwner, kind: Kind, result_bytes: usize) {
+    pub(crate) fn keeps(&self, owner: &LockOwner, kind: OwnerKind, result_bytes: usize) {
         let owners = &mut *self.owners.lock();
         if let Some(known) = owners.cells.get_mut(&(owner.clone(), kind)) {
             let bytes = owner.name.len() + OWNER_BYTES + result_bytes;
@@ -247,7 +254,7 @@ impl OwnerTable {
     /// Forgets a lock-owner.
     pub(crate) fn forget(&self, owner: &LockOwner) {
         let owners = &mut *self.owners.lock();
-        if let Some(gone) = owners.cells.remove(&(owner.clone(), Kind::Lock)) {
+        if let Some(gone) = owners.cells.remove(&(owner.clone(), OwnerKind::Lock)) {
             owners.count(owner.client, gone.bytes, 0);
         }
     }
@@ -266,19 +273,19 @@ impl OwnerTable {
             Arc::strong_count(cell) == 1 && now.saturating_sub(used) >= lease
         };
         let idle = cells.iter().filter(|(_, known)| is_idle(&known.cell, known.used));
-        let mut in_use: HashMap<ClientId, Option<HashSet<(OwnerName, Kind)>>> =
+        let mut in_use: HashMap<ClientId, Option<HashSet<(OwnerName, OwnerKind)>>> =
             idle.map(|((owner, _), _)| (owner.client, None)).collect();
         let state = state.lock();
         for (client, names) in &mut in_use {
             *names = state.clients.get(*client).is_ok().then(|| {
-                let opens = state.open_owners(*client).map(|name| (name.clone(), Kind::Open));
-                let locks = state.lock_owners(*client).map(|name| (name.clone(), Kind::Lock));
+                let opens = state.open_owners(*client).map(|name| (name.clone(), OwnerKind::Open));
+                let locks = state.lock_owners(*client).map(|name| (name.clone(), OwnerKind::Lock));
                 opens.chain(locks).collect()
             });
         }
         have_forgotten.retain(|client| state.clients.get(*client).is_ok());
         drop(state);
-        cells.retain(|(owner, kind), Known { cell, used, bytes }| {
+        cells.retain(|(owner, kind), OwnerEntry { cell, used, bytes }| {
             if !is_idle(cell, *used) {
                 return true;
             }
@@ -289,7 +296,7 @@ impl OwnerTable {
                     true
                 }
                 of_client => {
-                    if *kind == Kind::Open && of_client.is_some_and(Option::is_some) {
+                    if *kind == OwnerKind::Open && of_client.is_some_and(Option::is_some) {
                         have_forgotten.insert(owner.client);
                     }
                     gone.push((owner.client, *bytes));
@@ -297,7 +304,7 @@ impl OwnerTable {
                 }
             }
         });
-        closed.retain(|_, (owner, _)| cells.contains_key(&(owner.clone(), Kind::Open)));
+        closed.retain(|_, (owner, _)| cells.contains_key(&(owner.clone(), OwnerKind::Open)));
         gone.into_iter().for_each(|(client, bytes)| owners.count(client, bytes, 0));
     }
 }
@@ -311,28 +318,28 @@ mod tests {
     const OP: OpCode = OpCode::Open;
 
     #[test]
-    fn a_request_is_executed_once_and_in_order() {
-        let mut last = Last::default();
-        assert_eq!(last.turn(OP, 41), Turn::Execute);
+    fn requests_of_an_owner_are_executed_once_and_in_order() {
+        let mut last = LastRequest::default();
+        assert_eq!(last.check_seqid(OP, 41), SeqidCheck::Execute);
         last.executed((OP, 41), Bytes::from_static(b"done"), None);
-        assert_eq!(last.turn(OP, 41), Turn::Replay(Bytes::from_static(b"done"), None));
-        assert_eq!(last.turn(OpCode::Close, 41), Turn::Misordered);
-        assert_eq!(last.turn(OP, 42), Turn::Execute);
-        assert_eq!(last.turn(OP, 43), Turn::Misordered);
+        assert_eq!(last.check_seqid(OP, 41), SeqidCheck::Replay(Bytes::from_static(b"done"), None));
+        assert_eq!(last.check_seqid(OpCode::Close, 41), SeqidCheck::Misordered);
+        assert_eq!(last.check_seqid(OP, 42), SeqidCheck::Execute);
+        assert_eq!(last.check_seqid(OP, 43), SeqidCheck::Misordered);
         last.executed((OP, u32::MAX), Bytes::new(), None);
-        assert_eq!(last.turn(OP, 0), Turn::Execute);
+        assert_eq!(last.check_seqid(OP, 0), SeqidCheck::Execute);
     }
 
     #[test]
-    fn any_number_begins_an_owner_that_has_not_confirmed() {
-        let mut last = Last::default();
+    fn an_unconfirmed_owner_may_start_with_any_seqid() {
+        let mut last = LastRequest::default();
         last.executed((OP, 41), Bytes::new(), None);
         last.set_standing(Standing::Unconfirmed(StateKey { run: 1, number: 1 }));
-        assert_eq!(last.turn_to_open(OP, 7), Turn::Execute);
-        assert_eq!(last.turn_to_open(OP, 41), Turn::Replay(Bytes::new(), None));
-        assert_eq!(last.turn(OP, 7), Turn::Misordered);
+        assert_eq!(last.check_open_seqid(OP, 7), SeqidCheck::Execute);
+        assert_eq!(last.check_open_seqid(OP, 41), SeqidCheck::Replay(Bytes::new(), None));
+        assert_eq!(last.check_seqid(OP, 7), SeqidCheck::Misordered);
         last.set_standing(Standing::Confirmed);
-        assert_eq!(last.turn_to_open(OP, 7), Turn::Misordered);
+        assert_eq!(last.check_open_seqid(OP, 7), SeqidCheck::Misordered);
     }
 
     fn owner(client: ClientId) -> LockOwner {
@@ -340,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_owners_are_forgotten_and_new_ones_of_their_client_have_to_confirm() {
+    fn after_idle_owners_are_forgotten_new_owners_of_their_client_must_confirm() {
         let state = Mutex::new(State::<()>::new(
             crate::state::Ids::new(1, [7; 32]),
             Limits::default(),
@@ -351,14 +358,14 @@ mod tests {
         let client = state.lock().clients.insert(name, [0; 8], principal, Duration::ZERO).unwrap();
         let gone = ClientId(9);
         let table = OwnerTable::new(4, 1 << 20);
-        let cell = |client, kind, now| table.cell(owner(client), kind, now).unwrap();
+        let cell = |client, kind, now| table.cell(owner(client), kind, None, now).unwrap();
         for client in [client, gone] {
-            for kind in [Kind::Open, Kind::Lock] {
+            for kind in [OwnerKind::Open, OwnerKind::Lock] {
                 assert!(Arc::ptr_eq(&cell(client, kind, LEASE), &cell(client, kind, LEASE)));
             }
         }
-        assert!(table.cell(owner(ClientId(7)), Kind::Open, LEASE).is_none(), "too many");
-        let busy = cell(client, Kind::Open, LEASE);
+        assert!(table.cell(owner(ClientId(7)), OwnerKind::Open, None, LEASE).is_none(), "too many");
+        let busy = cell(client, OwnerKind::Open, LEASE);
         table.sweep(&state, LEASE, LEASE * 2);
         assert_eq!(table.owners.lock().cells.len(), 1);
         assert!(!table.must_confirm(client));
@@ -371,18 +378,30 @@ mod tests {
     }
 
     #[test]
-    fn a_client_with_many_owners_leaves_room_for_those_of_others() {
+    fn clients_of_one_address_share_the_bytes_of_owners() {
+        let table = OwnerTable::new(1000, 100 * OWNER_BYTES);
+        let made = |clients: std::ops::Range<u64>, address: &str| {
+            let address = Some(address.parse().unwrap());
+            let cell = |id| table.cell(owner(ClientId(id)), OwnerKind::Open, address, LEASE);
+            clients.filter(|&id| cell(id).is_some()).count()
+        };
+        assert_eq!(made(0..200, "192.0.2.1"), 50);
+        assert_eq!(made(200..400, "192.0.2.2"), 25);
+    }
+
+    #[test]
+    fn a_client_with_many_owners_leaves_room_for_other_clients() {
         let table = OwnerTable::new(1000, 100 * OWNER_BYTES);
         let named = |client, name: u32| {
             let name = Bytes::copy_from_slice(&name.to_be_bytes());
             LockOwner { client: ClientId(client), name }
         };
-        let cell = |owner| table.cell(owner, Kind::Lock, LEASE);
+        let cell = |owner| table.cell(owner, OwnerKind::Lock, None, LEASE);
         let made = (0..).take_while(|&i| cell(named(1, i)).is_some()).count();
         assert_eq!(made, 49, "their names count, too");
         assert!(cell(named(1, 0)).is_some(), "that one is known");
         assert!(cell(named(2, 0)).is_some());
-        table.keeps(&named(2, 0), Kind::Lock, 30 * OWNER_BYTES);
+        table.keeps(&named(2, 0), OwnerKind::Lock, 30 * OWNER_BYTES);
         assert!(cell(named(2, 1)).is_none(), "results count, too");
         assert_eq!(table.limit_use().refused, 2);
         for i in 0..50 {
@@ -392,6 +411,5 @@ mod tests {
         table.forget(&named(2, 0));
         table.forget(&named(2, 1));
         assert_eq!(table.limit_use().used, 0);
-        assert!(table.owners.lock().of_client.is_empty());
     }
 }

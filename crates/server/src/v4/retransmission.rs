@@ -2,8 +2,9 @@
 //! (RFC 7530 section 3.1.1). Later minor versions have sessions for this.
 
 use crate::admission::Identity;
-use crate::operation::reply_cache::{Keep, Key, Turn};
+use crate::operation::reply_cache::{Keep, Key, Lookup};
 use crate::program::{Call, Refusal};
+use crate::storage::retry_journal::RequestKey;
 use crate::v4::compound::{self, MAX_OPERATIONS};
 use crate::v4::nfs4::Nfs4;
 use std::sync::Arc;
@@ -22,24 +23,25 @@ pub(crate) async fn run(
 ) -> Result<Encoder, Refusal> {
     let keep = keep(&call);
     if keep == Keep::Nothing {
-        return compound::run(nfs, identity, call, reply).await;
+        return compound::run(nfs, identity, call, None, reply).await;
     }
     let (key, owner) = (Key::of(&call, keep), nfs.clone());
-    match owner.replies.turn(key, owner.services.now()).await {
-        Turn::Known(results) => {
+    match owner.replies.look_up(key, owner.services.now()).await {
+        Lookup::Cached(results) => {
             reply.raw(&results);
             Ok(reply)
         }
-        Turn::Ours(turn) => {
+        Lookup::New(execution) => {
             // The client disconnected while this call waited for the first transmission, which failed.
             if !call.peer.is_open() {
                 return Err(Refusal::SystemError);
             }
             let begin = reply.mark();
-            let reply = compound::run(nfs, identity, call, reply).await?;
+            let retry = Some(RequestKey::from(&key));
+            let reply = compound::run(nfs, identity, call, retry, reply).await?;
             let is_long = reply.len() - begin > MAX_REPLY_BYTES;
             let keep = if is_long { Keep::WhileRunning } else { keep };
-            turn.done(reply.copy_since(begin), keep, owner.services.now());
+            execution.done(reply.copy_since(begin), keep, owner.services.now());
             Ok(reply)
         }
     }

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_but_an_io_error_is_called_one() {
+    fn only_io_errors_become_nfs4err_io() {
         for &error in weir_vfs::Error::ALL {
             let unnamed = [weir_vfs::Error::Io, weir_vfs::Error::NoDevice];
             assert_eq!(of_vfs(error) == Error::Io, unnamed.contains(&error), "{error}");

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::time::sleep;
 use weir_vfs::{
-    Access, Attr, Caller, Capabilities, Created, DirEntry, DirPage, EntryName, Error, FileId,
-    FileKind, FileSystem, FsStat, Layout, OpenFile, Permissions, ReadOp, RenameFlags, Result,
-    SetAttr, SetTime, SpecialFile, WriteOp,
+    Access, Attr, Caller, Capabilities, CreateMode, Created, DirEntry, DirPage, EntryName, Error,
+    FileId, FileKind, FileSystem, FsStat, Layout, NewFile, OpenFile, Permissions, ReadOp,
+    ReaddirRequest, RenameFlags, Result, SetAttr, SetTime, SpecialFile, WriteOp,
 };
 
 /// The disk, for one run of a server.
@@ -121,7 +121,8 @@ fn touch(inner: &mut Inner, ino: u64, data: bool) {
     }
 }
 
-fn make(inner: &mut Inner, dir: u64, name: &[u8], is_dir: bool, set: &SetAttr) -> Result<Attr> {
+fn make(inner: &mut Inner, new: NewFile<'_>, is_dir: bool) -> Result<Attr> {
+    let NewFile { at: EntryName { dir: FileId { ino: dir, .. }, name }, set } = new;
     match child(inner, dir, name) {
         Err(Error::NotFound) => {}
         Ok(_) => return Err(Error::Exists),
@@ -155,7 +156,8 @@ fn apply(meta: &mut Meta, set: &SetAttr) {
     meta.ctime = now;
 }
 
-fn remove(inner: &mut Inner, dir: u64, name: &[u8], want_dir: bool) -> Result<()> {
+fn remove(inner: &mut Inner, entry: EntryName<'_>, want_dir: bool) -> Result<()> {
+    let EntryName { dir: FileId { ino: dir, .. }, name } = entry;
     let (ino, _) = child(inner, dir, name)?;
     match (inner.inode(ino)?.is_dir, want_dir) {
         (true, false) => return Err(Error::IsDirectory),
@@ -223,8 +225,8 @@ impl FileSystem for Store {
         Ok(mask)
     }
 
-    async fn lookup(&self, _caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
-        self.call(|inner| attr(inner, child(inner, dir.ino, name)?.0)).await
+    async fn lookup(&self, _caller: &Caller, entry: EntryName<'_>) -> Result<Attr> {
+        self.call(|inner| attr(inner, child(inner, entry.dir.ino, entry.name)?.0)).await
     }
 
     async fn parent(&self, dir: FileId) -> Result<Attr> {
@@ -235,14 +237,8 @@ impl FileSystem for Store {
         .await
     }
 
-    async fn readdir(
-        &self,
-        _caller: &Caller,
-        dir: FileId,
-        cookie: u64,
-        max_entries: usize,
-        _with_attr: bool,
-    ) -> Result<DirPage> {
+    async fn readdir(&self, _caller: &Caller, request: ReaddirRequest) -> Result<DirPage> {
+        let ReaddirRequest { dir, cookie, max_entries, .. } = request;
         self.call(|inner| {
             let names = &inner.now.names;
             let entries: BTreeSet<_> = names
@@ -268,64 +264,39 @@ impl FileSystem for Store {
     async fn create(
         &self,
         _caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        exclusive: bool,
+        new: NewFile<'_>,
+        mode: CreateMode,
     ) -> Result<Created> {
-        self.call(|inner| match child(inner, dir.ino, name) {
-            Ok(_) if exclusive => Err(Error::Exists),
+        self.call(|inner| match child(inner, new.at.dir.ino, new.at.name) {
+            Ok(_) if mode == CreateMode::MustBeNew => Err(Error::Exists),
             Ok((ino, _)) => Ok(Created { attr: attr(inner, ino)?, created: false }),
-            Err(_) => {
-                let attr = make(inner, dir.ino, name, false, set)?;
-                Ok(Created { attr, created: true })
-            }
+            Err(_) => Ok(Created { attr: make(inner, new, false)?, created: true }),
         })
         .await
     }
 
-    async fn mkdir(
-        &self,
-        _caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        self.call(|inner| make(inner, dir.ino, name, true, set)).await
+    async fn mkdir(&self, _caller: &Caller, new: NewFile<'_>) -> Result<Attr> {
+        self.call(|inner| make(inner, new, true)).await
     }
 
-    async fn symlink(
-        &self,
-        _caller: &Caller,
-        _dir: FileId,
-        _name: &[u8],
-        _target: &[u8],
-        _set: &SetAttr,
-    ) -> Result<Attr> {
+    async fn symlink(&self, _caller: &Caller, _new: NewFile<'_>, _target: &[u8]) -> Result<Attr> {
         Err(Error::NotSupported)
     }
 
-    async fn mknod(
-        &self,
-        _caller: &Caller,
-        _dir: FileId,
-        _name: &[u8],
-        _node: SpecialFile,
-        _set: &SetAttr,
-    ) -> Result<Attr> {
+    async fn mknod(&self, _caller: &Caller, _new: NewFile<'_>, _node: SpecialFile) -> Result<Attr> {
         Err(Error::NotSupported)
     }
 
-    async fn link(&self, _caller: &Caller, _id: FileId, _dir: FileId, _n: &[u8]) -> Result<Attr> {
+    async fn link(&self, _caller: &Caller, _id: FileId, _entry: EntryName<'_>) -> Result<Attr> {
         Err(Error::NotSupported)
     }
 
-    async fn unlink(&self, _caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        self.call(|inner| remove(inner, dir.ino, name, false)).await
+    async fn unlink(&self, _caller: &Caller, entry: EntryName<'_>) -> Result<()> {
+        self.call(|inner| remove(inner, entry, false)).await
     }
 
-    async fn rmdir(&self, _caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        self.call(|inner| remove(inner, dir.ino, name, true)).await
+    async fn rmdir(&self, _caller: &Caller, entry: EntryName<'_>) -> Result<()> {
+        self.call(|inner| remove(inner, entry, true)).await
     }
 
     async fn rename(

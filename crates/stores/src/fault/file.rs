@@ -86,6 +86,7 @@ impl OpenFileDecorator for FaultFile {
             OpenFileMethod::Allocate => Call::Allocate,
             OpenFileMethod::ExtentAt => Call::ExtentAt,
             OpenFileMethod::CloneRange => Call::CloneRange,
+            OpenFileMethod::CopyRange => Call::CopyRange,
             OpenFileMethod::Lock | OpenFileMethod::TestLock | OpenFileMethod::Unlock => {
                 return Ok(());
             }
@@ -137,5 +138,17 @@ impl OpenFileDecorator for FaultFile {
         self.before(OpenFileMethod::CloneRange).await?;
         let from = from.as_any().downcast_ref::<Self>().ok_or(Error::CrossDevice)?;
         self.inner.clone_range(&*from.inner, offset, len, to_offset).await
+    }
+
+    async fn copy_range(
+        &self,
+        from: &dyn OpenFile,
+        offset: u64,
+        len: u64,
+        to_offset: u64,
+    ) -> Result<u64> {
+        self.before(OpenFileMethod::CopyRange).await?;
+        let from = from.as_any().downcast_ref::<Self>().ok_or(Error::CrossDevice)?;
+        self.inner.copy_range(&*from.inner, offset, len, to_offset).await
     }
 }

@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use timer::Timer;
 use tokio::sync::oneshot;
 use weir_vfs::{
-    Access, Attr, Caller, Created, Error, FileId, FileSystem, FileSystemDecorator,
-    FileSystemMethod, FsStat, OpenFile, Result, SetAttr, WholeFile, WholeRead,
+    Access, Attr, Caller, CreateMode, Created, Error, FileId, FileSystem, FileSystemDecorator,
+    FileSystemMethod, FsStat, NewFile, OpenFile, Result, WholeFile, WholeRead, WholeRequest,
 };
 
 /// A store over another, with rules for its failures.
@@ -187,13 +187,11 @@ impl FileSystemDecorator for Fault {
     async fn create_open(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        exclusive: bool,
+        new: NewFile<'_>,
+        mode: CreateMode,
     ) -> Result<(Created, Option<Arc<dyn OpenFile>>)> {
         self.before(FileSystemMethod::CreateOpen).await?;
-        Ok((self.inner.create(caller, dir, name, set, exclusive).await?, None))
+        Ok((self.inner.create(caller, new, mode).await?, None))
     }
 
     /// Has none, so that the rules on the single operations apply.
@@ -202,13 +200,7 @@ impl FileSystemDecorator for Fault {
     }
 
     /// Has none, so that the rules on the single operations apply.
-    async fn get_whole(
-        &self,
-        _: &Caller,
-        _: FileId,
-        _: usize,
-        _: bool,
-    ) -> Result<Option<WholeRead>> {
+    async fn get_whole(&self, _: &Caller, _: WholeRequest) -> Result<Option<WholeRead>> {
         Ok(None)
     }
 

@@ -37,6 +37,7 @@ pub enum Call {
     Allocate,
     ExtentAt,
     CloneRange,
+    CopyRange,
     Any,
 }
 

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_made_of_the_devices_is_not_the_file_systems() {
+    fn a_number_derived_from_the_device_is_not_the_file_systems() {
         let root = FileId { ino: 128, generation: 77 };
         let fsid = |told, device, uuid| lasting_fsid(told, root, device, || uuid);
         assert_eq!(fsid(12345, (8, 1), Some([1; 16])), 12345, "one that lasts stays");

@@ -24,9 +24,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tree::Tree;
 use weir_base::PAGE_SIZE;
 use weir_vfs::{
-    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, EntryName, Error,
-    FileId, FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr, SetTime,
-    SpecialFile, XattrMode,
+    Access, Acl, AclKind, AclName, Attr, Caller, Capabilities, CreateMode, Created, DirEntry,
+    DirPage, EntryName, Error, FileId, FileSystem, FsStat, NewFile, OpenFile, Permissions,
+    ReaddirRequest, RenameFlags, Result, SetAttr, SetTime, SpecialFile, XattrMode, XattrName,
 };
 
 /// Longest target of a symbolic link, in bytes.
@@ -88,15 +88,8 @@ impl MemoryFs {
     }
 
     /// Creates a file under a name that must be free.
-    fn make(
-        &self,
-        tree: &mut Tree,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        body: Body,
-        set: &SetAttr,
-    ) -> Result<Attr> {
+    fn make(&self, tree: &mut Tree, caller: &Caller, new: NewFile<'_>, body: Body) -> Result<Attr> {
+        let NewFile { at: EntryName { dir, name }, set } = new;
         check_name(name)?;
         let parent = tree.node(dir)?.clone();
         if tree.dir(dir)?.get(name).is_some() {
@@ -136,7 +129,8 @@ impl MemoryFs {
         self.tree.read().node(id).cloned()
     }
 
-    fn remove(&self, caller: &Caller, dir: FileId, name: &[u8], want_dir: bool) -> Result<()> {
+    fn remove(&self, caller: &Caller, entry: EntryName<'_>, want_dir: bool) -> Result<()> {
+        let EntryName { dir, name } = entry;
         check_name(name)?;
         let mut tree = self.tree.write();
         let node = tree.child(dir, name)?.clone();
@@ -207,8 +201,8 @@ fn check_gone(tree: &Tree, node: &Node, want_dir: bool) -> Result<()> {
 #[async_trait]
 impl FileSystem for MemoryFs {
     fn capabilities(&self) -> Capabilities {
-        // The cache sets the times of writes, as with the local store.
-        Capabilities::all() - Capabilities::WRITE_TIMES
+        // The cache sets the times of writes, as with the local store; CLONE shares what COPY would copy.
+        Capabilities::all() - Capabilities::WRITE_TIMES - Capabilities::COPY
     }
 
     fn root(&self) -> FileId {
@@ -245,12 +239,12 @@ impl FileSystem for MemoryFs {
         Ok(rules::granted(caller, &self.node(id)?.ownership(), mask))
     }
 
-    async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
-        check_name(name)?;
+    async fn lookup(&self, caller: &Caller, entry: EntryName<'_>) -> Result<Attr> {
+        check_name(entry.name)?;
         let tree = self.tree.read();
-        tree.dir(dir)?;
-        require(caller, &tree.node(dir)?.ownership(), Permissions::EXECUTE)?;
-        Ok(tree.child(dir, name)?.attr())
+        tree.dir(entry.dir)?;
+        require(caller, &tree.node(entry.dir)?.ownership(), Permissions::EXECUTE)?;
+        Ok(tree.child(entry.dir, entry.name)?.attr())
     }
 
     async fn parent(&self, dir: FileId) -> Result<Attr> {
@@ -258,14 +252,8 @@ impl FileSystem for MemoryFs {
         Ok(tree.node(tree.dir(dir)?.parent)?.attr())
     }
 
-    async fn readdir(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        cookie: u64,
-        max_entries: usize,
-        with_attr: bool,
-    ) -> Result<DirPage> {
+    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> Result<DirPage> {
+        let ReaddirRequest { dir, cookie, max_entries, with_attr } = request;
         let tree = self.tree.read();
         let entries = tree.dir(dir)?;
         require(caller, &tree.node(dir)?.ownership(), Permissions::READ)?;
@@ -292,73 +280,46 @@ impl FileSystem for MemoryFs {
         }
     }
 
-    async fn create(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        exclusive: bool,
-    ) -> Result<Created> {
+    async fn create(&self, caller: &Caller, new: NewFile<'_>, mode: CreateMode) -> Result<Created> {
+        let EntryName { dir, name } = new.at;
         check_name(name)?;
         let mut tree = self.tree.write();
         if let Some(id) = tree.dir(dir)?.get(name) {
             require(caller, &tree.node(dir)?.ownership(), Permissions::EXECUTE)?;
-            if exclusive {
-                return Err(Error::Exists);
-            }
-            return Ok(Created { attr: tree.node(id)?.attr(), created: false });
+            return match mode {
+                CreateMode::MayExist => Ok(Created { attr: tree.node(id)?.attr(), created: false }),
+                CreateMode::MustBeNew => Err(Error::Exists),
+            };
         }
         let body = Body::File(Regular::new(self.space.clone()));
-        let attr = self.make(&mut tree, caller, dir, name, body, set)?;
+        let attr = self.make(&mut tree, caller, new, body)?;
         Ok(Created { attr, created: true })
     }
 
-    async fn mkdir(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        self.make(&mut self.tree.write(), caller, dir, name, Body::Directory, set)
+    async fn mkdir(&self, caller: &Caller, new: NewFile<'_>) -> Result<Attr> {
+        self.make(&mut self.tree.write(), caller, new, Body::Directory)
     }
 
-    async fn symlink(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        target: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr> {
+    async fn symlink(&self, caller: &Caller, new: NewFile<'_>, target: &[u8]) -> Result<Attr> {
         if target.is_empty() || target.contains(&0) {
             return Err(Error::Invalid);
         }
         if target.len() > MAX_TARGET_BYTES {
             return Err(Error::NameTooLong);
         }
-        let body = Body::Symlink(target.to_vec());
-        self.make(&mut self.tree.write(), caller, dir, name, body, set)
+        self.make(&mut self.tree.write(), caller, new, Body::Symlink(target.to_vec()))
     }
 
-    async fn mknod(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        node: SpecialFile,
-        set: &SetAttr,
-    ) -> Result<Attr> {
+    async fn mknod(&self, caller: &Caller, new: NewFile<'_>, node: SpecialFile) -> Result<Attr> {
         let device = matches!(node, SpecialFile::Block(..) | SpecialFile::Char(..));
         if device && restricted(caller).is_some() {
             return Err(Error::NotPermitted);
         }
-        let body = Body::Special(node);
-        self.make(&mut self.tree.write(), caller, dir, name, body, set)
+        self.make(&mut self.tree.write(), caller, new, Body::Special(node))
     }
 
-    async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr> {
+    async fn link(&self, caller: &Caller, id: FileId, entry: EntryName<'_>) -> Result<Attr> {
+        let EntryName { dir, name } = entry;
         check_name(name)?;
         let mut tree = self.tree.write();
         let node = tree.node(id)?.clone();
@@ -376,12 +337,12 @@ impl FileSystem for MemoryFs {
         Ok(node.attr())
     }
 
-    async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        self.remove(caller, dir, name, false)
+    async fn unlink(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
+        self.remove(caller, entry, false)
     }
 
-    async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        self.remove(caller, dir, name, true)
+    async fn rmdir(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
+        self.remove(caller, entry, true)
     }
 
     async fn rename(
@@ -441,21 +402,21 @@ impl FileSystem for MemoryFs {
         self.node(id).map(drop)
     }
 
-    async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
-        let node = self.node(id)?;
+    async fn get_xattr(&self, caller: &Caller, xattr: XattrName<'_>) -> Result<Vec<u8>> {
+        let node = self.node(xattr.id)?;
         require(caller, &node.ownership(), Permissions::READ)?;
         let meta = node.meta.lock();
-        meta.xattrs.get(name).cloned().ok_or(Error::NoAttribute)
+        meta.xattrs.get(xattr.name).cloned().ok_or(Error::NoAttribute)
     }
 
     async fn set_xattr(
         &self,
         caller: &Caller,
-        id: FileId,
-        name: &[u8],
+        xattr: XattrName<'_>,
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        let XattrName { id, name } = xattr;
         if name.strip_prefix(b"user.").is_none_or(|rest| rest.is_empty()) {
             return Err(Error::NotSupported);
         }
@@ -486,40 +447,35 @@ impl FileSystem for MemoryFs {
         Ok(self.node(id)?.meta.lock().xattrs.keys().cloned().collect())
     }
 
-    async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
-        let node = self.node(id)?;
+    async fn remove_xattr(&self, caller: &Caller, xattr: XattrName<'_>) -> Result<()> {
+        let node = self.node(xattr.id)?;
         require(caller, &node.ownership(), Permissions::WRITE)?;
         let mut meta = node.meta.lock();
-        meta.xattrs.remove(name).ok_or(Error::NoAttribute)?;
+        meta.xattrs.remove(xattr.name).ok_or(Error::NoAttribute)?;
         meta.touch();
         Ok(())
     }
 
-    async fn get_acl(&self, id: FileId, kind: AclKind) -> Result<Option<Acl>> {
-        let node = self.node(id)?;
+    async fn get_acl(&self, acl: AclName) -> Result<Option<Acl>> {
+        let node = self.node(acl.id)?;
         node.keeps_acls()?;
         let meta = node.meta.lock();
-        Ok(meta.acls.get(kind).clone())
+        Ok(meta.acls.get(acl.kind).clone())
     }
 
-    async fn set_acl(
-        &self,
-        caller: &Caller,
-        id: FileId,
-        kind: AclKind,
-        acl: Option<&Acl>,
-    ) -> Result<()> {
+    async fn set_acl(&self, caller: &Caller, acl: AclName, to: Option<&Acl>) -> Result<()> {
+        let AclName { id, kind } = acl;
         let node = self.node(id)?;
         node.keeps_acls()?;
         if kind == AclKind::Default && !node.is_dir() {
-            return if acl.is_some() { Err(Error::AccessDenied) } else { Ok(()) };
+            return if to.is_some() { Err(Error::AccessDenied) } else { Ok(()) };
         }
         let file = node.ownership();
         if !is_owner(caller, &file) {
             return Err(Error::NotPermitted);
         }
         let of_group = restricted(caller).is_none_or(|cred| is_member(cred, file.gid));
-        node.meta.lock().set_acl(kind, acl, of_group);
+        node.meta.lock().set_acl(kind, to, of_group);
         Ok(())
     }
 }

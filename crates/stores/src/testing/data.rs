@@ -31,6 +31,9 @@ pub(super) async fn all(fs: &Arc<dyn FileSystem>) {
     if fs.capabilities().contains(Capabilities::CLONE) {
         clones_share_and_then_differ(fs, dir).await;
     }
+    if fs.capabilities().contains(Capabilities::COPY) {
+        copies_are_of_any_range(fs, dir).await;
+    }
     for seed in 0..8 {
         a_file_is_what_a_vector_is(fs, dir, seed).await;
     }
@@ -116,14 +119,15 @@ async fn access_is_kept_to(fs: &Arc<dyn FileSystem>, dir: FileId) {
     assert_eq!(read(&*writer, 0, 1).await.unwrap_err(), Error::BadFile);
     assert_eq!(read_all(&*reader, 10).await, b"x");
     assert_eq!(fs.open(&own(), dir, Access::READ).await.err(), Some(Error::IsDirectory));
-    let link = fs.symlink(&own(), dir, b"to", b"access", &SetAttr::default()).await.unwrap().id;
+    let link =
+        fs.symlink(&own(), dir.entry(b"to").with(&SetAttr::default()), b"access").await.unwrap().id;
     assert!(fs.open(&own(), link, Access::READ).await.is_err(), "links are not followed");
 }
 
 async fn an_unlinked_file_lives_on(fs: &Arc<dyn FileSystem>, dir: FileId) {
     let file = new_file(fs, dir, "gone").await;
     write(&*file, 0, b"still here").await.unwrap();
-    fs.unlink(&own(), dir, b"gone").await.unwrap();
+    fs.unlink(&own(), dir.entry(b"gone")).await.unwrap();
     assert_eq!(read_all(&*file, 100).await, b"still here");
     write(&*file, 10, b", and written").await.unwrap();
     file.set_size(16).await.unwrap();
@@ -144,7 +148,7 @@ async fn change_moves_with_every_change(fs: &Arc<dyn FileSystem>, dir: FileId) {
     seen.push(attr(fs, id).await.change);
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     seen.push(fs.setattr(&own(), id, &set).await.unwrap().change);
-    fs.link(&own(), id, dir, b"change2").await.unwrap();
+    fs.link(&own(), id, dir.entry(b"change2")).await.unwrap();
     seen.push(attr(fs, id).await.change);
     let count = seen.len();
     assert!(seen.is_sorted(), "{seen:?}");
@@ -269,6 +273,24 @@ async fn clones_share_and_then_differ(fs: &Arc<dyn FileSystem>, dir: FileId) {
     let (buffer, layout) = read(&*to, 8 * PAGE, PAGE_SIZE).await.unwrap();
     assert!(bytes_of(8 * PAGE, &buffer, &layout)[10..].starts_with(b"changed"));
     assert!(to.clone_range(&*from, 1, PAGE, 0).await.is_err(), "unaligned");
+}
+
+async fn copies_are_of_any_range(fs: &Arc<dyn FileSystem>, dir: FileId) {
+    let from = new_file(fs, dir, "copied").await;
+    let bytes = Random::new(4).bytes(4 * PAGE_SIZE + 77);
+    write(&*from, 0, &bytes).await.unwrap();
+    let to = new_file(fs, dir, "copy").await;
+    let mut at = 5;
+    while at < bytes.len() as u64 {
+        let len = bytes.len() as u64 - at;
+        let copied = to.copy_range(&*from, at, len, at - 5).await.unwrap();
+        assert!(copied > 0 && copied <= len);
+        at += copied;
+    }
+    assert!(read_all(&*to, 1 << 16).await == bytes[5..]);
+    write(&*from, 10, b"changed").await.unwrap();
+    assert!(read_all(&*to, 1 << 16).await == bytes[5..], "a copy keeps what was copied");
+    assert!(to.copy_range(&*from, 0, 1 << 20, 0).await.is_err(), "past the end");
 }
 
 /// Random writes, truncations, punches and reads, compared with a vector.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use weir_base::PAGE_SIZE;
 use weir_vfs::{
-    Access, Attr, Buffer, Caller, Capabilities, Error, FileId, FileSystem, Layout, OpenFile,
-    ReadOp, Result, SegmentKind, SetAttr, Source, WriteOp,
+    Access, Attr, Buffer, Caller, Capabilities, CreateMode, Error, FileId, FileSystem, Layout,
+    OpenFile, ReadOp, Result, SegmentKind, SetAttr, Source, WriteOp,
 };
 
 /// Runs every test of the suite that applies to the store's capabilities, each in its own
@@ -46,7 +46,7 @@ fn tested() -> Capabilities {
 /// A directory of its own for a test.
 async fn scratch(fs: &Arc<dyn FileSystem>, name: &str) -> FileId {
     let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
-    fs.mkdir(&Caller::Own, fs.root(), name.as_bytes(), &set).await.unwrap().id
+    fs.mkdir(&Caller::Own, fs.root().entry(name.as_bytes()).with(&set)).await.unwrap().id
 }
 
 /// A new regular file, open for reading and writing.
@@ -54,7 +54,13 @@ async fn scratch(fs: &Arc<dyn FileSystem>, name: &str) -> FileId {
 /// # Panics
 /// It cannot be created.
 pub async fn new_file(fs: &Arc<dyn FileSystem>, dir: FileId, name: &str) -> Arc<dyn OpenFile> {
-    let made = fs.create(&Caller::Own, dir, name.as_bytes(), &SetAttr::default(), true).await;
+    let made = fs
+        .create(
+            &Caller::Own,
+            dir.entry(name.as_bytes()).with(&SetAttr::default()),
+            CreateMode::MustBeNew,
+        )
+        .await;
     let id = made.unwrap().attr.id;
     fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap()
 }

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use weir_vfs::{
-    Acl, AclKind, AclWho, Capabilities, DirEntry, Error, FileId, FileKind, FileSystem, RenameFlags,
-    SetAttr, SetTime, SpecialFile, XattrMode,
+    Acl, AclKind, AclWho, Capabilities, CreateMode, DirEntry, Error, FileId, FileKind, FileSystem,
+    ReaddirRequest, RenameFlags, SetAttr, SetTime, SpecialFile, XattrMode,
 };
 
 pub(super) async fn all(fs: &Arc<dyn FileSystem>) {
@@ -40,15 +40,19 @@ fn mode(mode: u32) -> SetAttr {
 }
 
 async fn mkdir(fs: &Arc<dyn FileSystem>, dir: FileId, name: &str) -> FileId {
-    fs.mkdir(&own(), dir, name.as_bytes(), &mode(0o755)).await.unwrap().id
+    fs.mkdir(&own(), dir.entry(name.as_bytes()).with(&mode(0o755))).await.unwrap().id
 }
 
 async fn make(fs: &Arc<dyn FileSystem>, dir: FileId, name: &str) -> FileId {
-    fs.create(&own(), dir, name.as_bytes(), &mode(0o644), true).await.unwrap().attr.id
+    fs.create(&own(), dir.entry(name.as_bytes()).with(&mode(0o644)), CreateMode::MustBeNew)
+        .await
+        .unwrap()
+        .attr
+        .id
 }
 
 async fn find(fs: &Arc<dyn FileSystem>, dir: FileId, name: &str) -> Option<FileId> {
-    match fs.lookup(&own(), dir, name.as_bytes()).await {
+    match fs.lookup(&own(), dir.entry(name.as_bytes())).await {
         Ok(attr) => Some(attr.id),
         Err(Error::NotFound) => None,
         Err(error) => panic!("lookup of {name}: {error}"),
@@ -59,7 +63,13 @@ async fn list(fs: &Arc<dyn FileSystem>, dir: FileId, at_a_time: usize) -> Vec<Di
     let mut all: Vec<DirEntry> = Vec::new();
     loop {
         let cookie = all.last().map_or(0, |e| e.cookie);
-        let page = fs.readdir(&own(), dir, cookie, at_a_time, false).await.unwrap();
+        let page = fs
+            .readdir(
+                &own(),
+                ReaddirRequest { dir, cookie, max_entries: at_a_time, with_attr: false },
+            )
+            .await
+            .unwrap();
         assert!(page.entries.len() <= at_a_time);
         assert!(page.eof || !page.entries.is_empty(), "no progress");
         all.extend(page.entries);
@@ -70,41 +80,57 @@ async fn list(fs: &Arc<dyn FileSystem>, dir: FileId, at_a_time: usize) -> Vec<Di
 }
 
 async fn files_are_made_once(fs: &Arc<dyn FileSystem>, dir: FileId) {
-    let first = fs.create(&own(), dir, b"f", &mode(0o640), false).await.unwrap();
+    let first =
+        fs.create(&own(), dir.entry(b"f").with(&mode(0o640)), CreateMode::MayExist).await.unwrap();
     assert!(first.created);
     assert_eq!(first.attr.kind, FileKind::Regular);
     assert_eq!((first.attr.mode, first.attr.size, first.attr.nlink), (0o640, 0, 1));
-    let second = fs.create(&own(), dir, b"f", &mode(0o600), false).await.unwrap();
+    let second =
+        fs.create(&own(), dir.entry(b"f").with(&mode(0o600)), CreateMode::MayExist).await.unwrap();
     assert!(!second.created);
     assert_eq!((second.attr.id, second.attr.mode), (first.attr.id, 0o640));
-    let third = fs.create(&own(), dir, b"f", &mode(0o600), true).await;
+    let third = fs.create(&own(), dir.entry(b"f").with(&mode(0o600)), CreateMode::MustBeNew).await;
     assert_eq!(third.unwrap_err(), Error::Exists);
-    assert_eq!(fs.mkdir(&own(), dir, b"f", &mode(0o755)).await.unwrap_err(), Error::Exists);
-    assert_eq!(fs.lookup(&own(), dir, b"f").await.unwrap(), first.attr);
+    assert_eq!(
+        fs.mkdir(&own(), dir.entry(b"f").with(&mode(0o755))).await.unwrap_err(),
+        Error::Exists
+    );
+    assert_eq!(fs.lookup(&own(), dir.entry(b"f")).await.unwrap(), first.attr);
     assert_eq!(attr(fs, first.attr.id).await, first.attr);
     assert_eq!(find(fs, dir, "absent").await, None);
-    let not_a_dir = fs.lookup(&own(), first.attr.id, b"x").await;
+    let not_a_dir = fs.lookup(&own(), first.attr.id.entry(b"x")).await;
     assert_eq!(not_a_dir.unwrap_err(), Error::NotDirectory);
-    let inside = fs.create(&own(), first.attr.id, b"x", &mode(0o600), false).await;
+    let inside =
+        fs.create(&own(), first.attr.id.entry(b"x").with(&mode(0o600)), CreateMode::MayExist).await;
     assert_eq!(inside.unwrap_err(), Error::NotDirectory);
     // Exact modes: the process's umask does not apply.
     for (name, bits) in [("m0", 0o000), ("m777", 0o777), ("m666", 0o666)] {
-        let made = fs.create(&own(), dir, name.as_bytes(), &mode(bits), true).await.unwrap();
+        let made = fs
+            .create(&own(), dir.entry(name.as_bytes()).with(&mode(bits)), CreateMode::MustBeNew)
+            .await
+            .unwrap();
         assert_eq!(made.attr.mode, bits);
     }
-    assert_eq!(fs.mkdir(&own(), dir, b"d777", &mode(0o777)).await.unwrap().mode, 0o777);
+    assert_eq!(fs.mkdir(&own(), dir.entry(b"d777").with(&mode(0o777))).await.unwrap().mode, 0o777);
     let size = SetAttr { size: Some(12_345), ..mode(0o644) };
-    let sized = fs.create(&own(), dir, b"sized", &size, true).await.unwrap();
+    let sized =
+        fs.create(&own(), dir.entry(b"sized").with(&size), CreateMode::MustBeNew).await.unwrap();
     assert_eq!(sized.attr.size, 12_345);
     // If a store returns an open file, it is the new one, regardless of its mode.
-    let (made, open) = fs.create_open(&own(), dir, b"open", &mode(0o400), true).await.unwrap();
+    let (made, open) = fs
+        .create_open(&own(), dir.entry(b"open").with(&mode(0o400)), CreateMode::MustBeNew)
+        .await
+        .unwrap();
     assert!(made.created);
     if let Some(open) = open {
         write(&*open, 0, b"text").await.unwrap();
         assert_eq!(open.getattr().await.unwrap().id, made.attr.id);
         assert_eq!(attr(fs, made.attr.id).await.size, 4);
     }
-    let (found, open) = fs.create_open(&own(), dir, b"open", &mode(0o600), false).await.unwrap();
+    let (found, open) = fs
+        .create_open(&own(), dir.entry(b"open").with(&mode(0o600)), CreateMode::MayExist)
+        .await
+        .unwrap();
     assert_eq!((found.attr.id, found.created, open.is_none()), (made.attr.id, false, true));
 }
 
@@ -112,18 +138,28 @@ async fn odd_names_are_kept_and_impossible_ones_refused(fs: &Arc<dyn FileSystem>
     let dir = mkdir(fs, dir, "odd").await;
     let names: [&[u8]; 6] = [b"...", b" ", b"\xff\xfe\x01", b"-rf", b"a\nb", &[b'n'; 255]];
     for name in names {
-        fs.create(&own(), dir, name, &mode(0o644), true).await.unwrap();
-        fs.lookup(&own(), dir, name).await.unwrap();
+        fs.create(&own(), dir.entry(name).with(&mode(0o644)), CreateMode::MustBeNew).await.unwrap();
+        fs.lookup(&own(), dir.entry(name)).await.unwrap();
     }
     let listed: HashSet<_> = list(fs, dir, 100).await.into_iter().map(|e| e.name).collect();
     assert_eq!(listed, names.iter().map(|n| n.to_vec()).collect());
     for name in [&b""[..], b".", b"..", b"a/b", b"/", b"nul\0"] {
-        let made = fs.create(&own(), dir, name, &mode(0o644), false).await;
+        let made =
+            fs.create(&own(), dir.entry(name).with(&mode(0o644)), CreateMode::MayExist).await;
         assert_eq!(made.unwrap_err(), Error::Invalid, "{name:?}");
-        assert_eq!(fs.lookup(&own(), dir, name).await.unwrap_err(), Error::Invalid, "{name:?}");
-        assert_eq!(fs.unlink(&own(), dir, name).await.unwrap_err(), Error::Invalid, "{name:?}");
+        assert_eq!(
+            fs.lookup(&own(), dir.entry(name)).await.unwrap_err(),
+            Error::Invalid,
+            "{name:?}"
+        );
+        assert_eq!(
+            fs.unlink(&own(), dir.entry(name)).await.unwrap_err(),
+            Error::Invalid,
+            "{name:?}"
+        );
     }
-    let long = fs.create(&own(), dir, &[b'n'; 256], &mode(0o644), false).await;
+    let long =
+        fs.create(&own(), dir.entry(&[b'n'; 256]).with(&mode(0o644)), CreateMode::MayExist).await;
     assert_eq!(long.unwrap_err(), Error::NameTooLong);
 }
 
@@ -172,7 +208,7 @@ async fn attributes_are_set(fs: &Arc<dyn FileSystem>, dir: FileId) {
     ];
     for set in invalid {
         assert_eq!(fs.setattr(&own(), id, &set).await.unwrap_err(), Error::Invalid);
-        let made = fs.create(&own(), dir, b"unowned", &set, true).await;
+        let made = fs.create(&own(), dir.entry(b"unowned").with(&set), CreateMode::MustBeNew).await;
         assert_eq!(made.unwrap_err(), Error::Invalid);
         assert_eq!(find(fs, dir, "unowned").await, None);
     }
@@ -182,35 +218,40 @@ async fn attributes_are_set(fs: &Arc<dyn FileSystem>, dir: FileId) {
 async fn links_count(fs: &Arc<dyn FileSystem>, dir: FileId) {
     let id = make(fs, dir, "one").await;
     let other = mkdir(fs, dir, "links").await;
-    let linked = fs.link(&own(), id, other, b"two").await.unwrap();
+    let linked = fs.link(&own(), id, other.entry(b"two")).await.unwrap();
     assert_eq!((linked.id, linked.nlink), (id, 2));
     assert_eq!(find(fs, other, "two").await, Some(id));
-    assert_eq!(fs.link(&own(), id, other, b"two").await.unwrap_err(), Error::Exists);
-    assert!(fs.link(&own(), other, dir, b"dirlink").await.is_err(), "directories have one name");
-    fs.unlink(&own(), dir, b"one").await.unwrap();
+    assert_eq!(fs.link(&own(), id, other.entry(b"two")).await.unwrap_err(), Error::Exists);
+    assert!(
+        fs.link(&own(), other, dir.entry(b"dirlink")).await.is_err(),
+        "directories have one name"
+    );
+    fs.unlink(&own(), dir.entry(b"one")).await.unwrap();
     assert_eq!(attr(fs, id).await.nlink, 1, "found by its other name");
-    fs.unlink(&own(), other, b"two").await.unwrap();
+    fs.unlink(&own(), other.entry(b"two")).await.unwrap();
 }
 
 async fn symlinks_are_kept_and_not_followed(fs: &Arc<dyn FileSystem>, dir: FileId) {
     make(fs, dir, "target").await;
     for target in [&b"target"[..], b"/etc/passwd", b"../../..", b"\xff", &[b'x'; 1000]] {
-        let link = fs.symlink(&own(), dir, b"link", target, &SetAttr::default()).await.unwrap();
+        let link =
+            fs.symlink(&own(), dir.entry(b"link").with(&SetAttr::default()), target).await.unwrap();
         assert_eq!((link.kind, link.size), (FileKind::Symlink, target.len() as u64));
-        assert_eq!(fs.lookup(&own(), dir, b"link").await.unwrap().kind, FileKind::Symlink);
+        assert_eq!(fs.lookup(&own(), dir.entry(b"link")).await.unwrap().kind, FileKind::Symlink);
         assert_eq!(fs.readlink(&own(), link.id).await.unwrap(), target);
-        assert!(fs.lookup(&own(), link.id, b"passwd").await.is_err());
-        fs.unlink(&own(), dir, b"link").await.unwrap();
+        assert!(fs.lookup(&own(), link.id.entry(b"passwd")).await.is_err());
+        fs.unlink(&own(), dir.entry(b"link")).await.unwrap();
     }
     let file = find(fs, dir, "target").await.unwrap();
     assert_eq!(fs.readlink(&own(), file).await.unwrap_err(), Error::Invalid);
 }
 
 async fn special_files(fs: &Arc<dyn FileSystem>, dir: FileId) {
-    let fifo = fs.mknod(&own(), dir, b"fifo", SpecialFile::Fifo, &mode(0o600)).await.unwrap();
+    let fifo =
+        fs.mknod(&own(), dir.entry(b"fifo").with(&mode(0o600)), SpecialFile::Fifo).await.unwrap();
     assert_eq!((fifo.kind, fifo.mode), (FileKind::Fifo, 0o600));
     assert_eq!(find(fs, dir, "fifo").await, Some(fifo.id));
-    let socket = fs.mknod(&own(), dir, b"sock", SpecialFile::Socket, &mode(0o600)).await;
+    let socket = fs.mknod(&own(), dir.entry(b"sock").with(&mode(0o600)), SpecialFile::Socket).await;
     assert_eq!(socket.unwrap().kind, FileKind::Socket);
     let read = fs.open(&own(), fifo.id, weir_vfs::Access::READ).await;
     assert!(read.is_err(), "only regular files have data");
@@ -232,13 +273,13 @@ async fn directories_nest_and_know_their_parents(fs: &Arc<dyn FileSystem>, dir: 
 async fn removal_tells_directories_from_files(fs: &Arc<dyn FileSystem>, dir: FileId) {
     let sub = mkdir(fs, dir, "sub").await;
     make(fs, sub, "inside").await;
-    assert_eq!(fs.rmdir(&own(), dir, b"sub").await, Err(Error::NotEmpty));
-    assert_eq!(fs.unlink(&own(), dir, b"sub").await, Err(Error::IsDirectory));
-    assert_eq!(fs.rmdir(&own(), sub, b"inside").await, Err(Error::NotDirectory));
-    fs.unlink(&own(), sub, b"inside").await.unwrap();
-    assert_eq!(fs.unlink(&own(), sub, b"inside").await, Err(Error::NotFound));
-    fs.rmdir(&own(), dir, b"sub").await.unwrap();
-    assert_eq!(fs.rmdir(&own(), dir, b"sub").await, Err(Error::NotFound));
+    assert_eq!(fs.rmdir(&own(), dir.entry(b"sub")).await, Err(Error::NotEmpty));
+    assert_eq!(fs.unlink(&own(), dir.entry(b"sub")).await, Err(Error::IsDirectory));
+    assert_eq!(fs.rmdir(&own(), sub.entry(b"inside")).await, Err(Error::NotDirectory));
+    fs.unlink(&own(), sub.entry(b"inside")).await.unwrap();
+    assert_eq!(fs.unlink(&own(), sub.entry(b"inside")).await, Err(Error::NotFound));
+    fs.rmdir(&own(), dir.entry(b"sub")).await.unwrap();
+    assert_eq!(fs.rmdir(&own(), dir.entry(b"sub")).await, Err(Error::NotFound));
 }
 
 async fn renames_move_replace_and_exchange(fs: &Arc<dyn FileSystem>, dir: FileId) {
@@ -265,7 +306,7 @@ async fn renames_move_replace_and_exchange(fs: &Arc<dyn FileSystem>, dir: FileId
     rename(dir, "b", sub, "c", NoReplace).await.unwrap();
     assert_eq!(find(fs, sub, "c").await, Some(b));
     rename(sub, "c", sub, "c", Replace).await.unwrap();
-    fs.link(&own(), b, sub, b"c2").await.unwrap();
+    fs.link(&own(), b, sub.entry(b"c2")).await.unwrap();
     rename(sub, "c", sub, "c2", Replace).await.unwrap();
     assert_eq!(find(fs, sub, "c").await, Some(b), "two names of one file both stay");
     assert_eq!(rename(dir, "absent", dir, "x", Replace).await, Err(Error::NotFound));
@@ -292,7 +333,7 @@ async fn identities_stay_through_renames(fs: &Arc<dyn FileSystem>, dir: FileId) 
     let leaf = make(fs, mid, "leaf").await;
     fs.rename(&own(), dir.entry(b"top"), dir.entry(b"summit"), RenameFlags::Replace).await.unwrap();
     assert_eq!(attr(fs, leaf).await.id, leaf, "below a renamed directory");
-    assert_eq!(fs.lookup(&own(), mid, b"leaf").await.unwrap().id, leaf);
+    assert_eq!(fs.lookup(&own(), mid.entry(b"leaf")).await.unwrap().id, leaf);
     fs.rename(&own(), top.entry(b"mid"), dir.entry(b"moved"), RenameFlags::Replace).await.unwrap();
     assert_eq!(fs.parent(mid).await.unwrap().id, dir);
     fs.rename(&own(), mid.entry(b"leaf"), top.entry(b"blatt"), RenameFlags::Replace).await.unwrap();
@@ -303,17 +344,26 @@ async fn identities_stay_through_renames(fs: &Arc<dyn FileSystem>, dir: FileId) 
 
 async fn gone_files_are_stale(fs: &Arc<dyn FileSystem>, dir: FileId) {
     let id = make(fs, dir, "brief").await;
-    fs.unlink(&own(), dir, b"brief").await.unwrap();
+    fs.unlink(&own(), dir.entry(b"brief")).await.unwrap();
     assert_eq!(fs.getattr(id).await.unwrap_err(), Error::Stale);
     assert_eq!(fs.open(&own(), id, weir_vfs::Access::READ).await.err(), Some(Error::Stale));
     let again = make(fs, dir, "brief").await;
     assert_ne!(again, id, "a file made anew is another one");
     assert_eq!(fs.getattr(id).await.unwrap_err(), Error::Stale);
     let sub = mkdir(fs, dir, "briefdir").await;
-    fs.rmdir(&own(), dir, b"briefdir").await.unwrap();
+    fs.rmdir(&own(), dir.entry(b"briefdir")).await.unwrap();
     assert_eq!(fs.getattr(sub).await.unwrap_err(), Error::Stale);
-    assert!(fs.readdir(&own(), sub, 0, 10, false).await.is_err());
-    assert!(fs.create(&own(), sub, b"x", &mode(0o644), false).await.is_err());
+    assert!(
+        fs.readdir(
+            &own(),
+            ReaddirRequest { dir: sub, cookie: 0, max_entries: 10, with_attr: false }
+        )
+        .await
+        .is_err()
+    );
+    assert!(
+        fs.create(&own(), sub.entry(b"x").with(&mode(0o644)), CreateMode::MayExist).await.is_err()
+    );
     let unknown = FileId { ino: u64::MAX - 5, generation: 77 };
     assert_eq!(fs.getattr(unknown).await.unwrap_err(), Error::Stale);
 }
@@ -334,13 +384,18 @@ async fn listings_are_complete_and_resumable(fs: &Arc<dyn FileSystem>, dir: File
         assert_eq!(all.len(), want.len());
         assert_eq!(all.into_iter().map(|e| (e.name, e.ino)).collect::<HashSet<_>>(), want);
     }
-    let page = fs.readdir(&own(), dir, 0, 1000, true).await.unwrap();
+    let page = fs
+        .readdir(&own(), ReaddirRequest { dir, cookie: 0, max_entries: 1000, with_attr: true })
+        .await
+        .unwrap();
     for entry in page.entries {
-        let found = fs.lookup(&own(), dir, &entry.name).await.unwrap();
+        let found = fs.lookup(&own(), dir.entry(&entry.name)).await.unwrap();
         assert_eq!(entry.attr, Some(found));
     }
     let file = make(fs, dir, "no directory").await;
-    let read = fs.readdir(&own(), file, 0, 10, false).await;
+    let read = fs
+        .readdir(&own(), ReaddirRequest { dir: file, cookie: 0, max_entries: 10, with_attr: false })
+        .await;
     assert_eq!(read.unwrap_err(), Error::NotDirectory);
 }
 
@@ -353,10 +408,13 @@ async fn listings_survive_removal_behind_the_cookie(fs: &Arc<dyn FileSystem>, di
     let mut cookie = 0;
     let mut removed = 0;
     loop {
-        let page = fs.readdir(&own(), dir, cookie, 16, false).await.unwrap();
+        let page = fs
+            .readdir(&own(), ReaddirRequest { dir, cookie, max_entries: 16, with_attr: false })
+            .await
+            .unwrap();
         for entry in &page.entries {
             cookie = entry.cookie;
-            fs.unlink(&own(), dir, &entry.name).await.unwrap();
+            fs.unlink(&own(), dir.entry(&entry.name)).await.unwrap();
             removed += 1;
         }
         if page.eof {
@@ -370,9 +428,9 @@ async fn listings_survive_removal_behind_the_cookie(fs: &Arc<dyn FileSystem>, di
 async fn extended_attributes(fs: &Arc<dyn FileSystem>, dir: FileId) {
     let sub = mkdir(fs, dir, "xattrdir").await;
     for id in [make(fs, dir, "xattrs").await, sub] {
-        let get = async |name: &[u8]| fs.get_xattr(&own(), id, name).await;
+        let get = async |name: &[u8]| fs.get_xattr(&own(), id.xattr(name)).await;
         let set = async |name: &[u8], value: &[u8], mode| {
-            fs.set_xattr(&own(), id, name, value, mode).await
+            fs.set_xattr(&own(), id.xattr(name), value, mode).await
         };
         assert_eq!(get(b"user.a").await, Err(Error::NoAttribute));
         assert_eq!(set(b"user.a", b"1", XattrMode::Replace).await, Err(Error::NoAttribute));
@@ -386,8 +444,8 @@ async fn extended_attributes(fs: &Arc<dyn FileSystem>, dir: FileId) {
         names.retain(|n| n.starts_with(b"user."));
         names.sort();
         assert_eq!(names, [&b"user.a"[..], b"user.empty"]);
-        fs.remove_xattr(&own(), id, b"user.a").await.unwrap();
-        assert_eq!(fs.remove_xattr(&own(), id, b"user.a").await, Err(Error::NoAttribute));
+        fs.remove_xattr(&own(), id.xattr(b"user.a")).await.unwrap();
+        assert_eq!(fs.remove_xattr(&own(), id.xattr(b"user.a")).await, Err(Error::NoAttribute));
     }
 }
 
@@ -405,8 +463,8 @@ fn acl(owner: u8, user: u8, group: u8, mask: u8, other: u8) -> Acl {
 
 async fn access_control_lists(fs: &Arc<dyn FileSystem>, dir: FileId) {
     let file = make(fs, dir, "listed").await;
-    let get = async |kind| fs.get_acl(file, kind).await;
-    let set = async |kind, acl: Option<&Acl>| fs.set_acl(&own(), file, kind, acl).await;
+    let get = async |kind| fs.get_acl(file.acl(kind)).await;
+    let set = async |kind, acl: Option<&Acl>| fs.set_acl(&own(), file.acl(kind), acl).await;
     assert_eq!(get(AclKind::Access).await, Ok(None));
     let before = attr(fs, file).await;
     set(AclKind::Access, Some(&acl(6, 7, 4, 6, 0))).await.unwrap();
@@ -427,10 +485,14 @@ async fn access_control_lists(fs: &Arc<dyn FileSystem>, dir: FileId) {
 
     assert_eq!(get(AclKind::Default).await, Ok(None));
     assert_eq!(set(AclKind::Default, Some(&Acl::of_mode(0))).await, Err(Error::AccessDenied));
-    let link = fs.symlink(&own(), dir, b"listed link", b"t", &SetAttr::default()).await.unwrap().id;
-    assert_eq!(fs.get_acl(link, AclKind::Access).await, Err(Error::NotSupported));
+    let link = fs
+        .symlink(&own(), dir.entry(b"listed link").with(&SetAttr::default()), b"t")
+        .await
+        .unwrap()
+        .id;
+    assert_eq!(fs.get_acl(link.acl(AclKind::Access)).await, Err(Error::NotSupported));
     let gone = FileId { ino: u64::MAX, generation: 7 };
-    assert_eq!(fs.get_acl(gone, AclKind::Access).await, Err(Error::Stale));
+    assert_eq!(fs.get_acl(gone.acl(AclKind::Access)).await, Err(Error::Stale));
 }
 
 async fn default_lists_are_inherited_and_umasks_then_have_no_say(
@@ -440,26 +502,41 @@ async fn default_lists_are_inherited_and_umasks_then_have_no_say(
     let masked =
         |mode, umask| SetAttr { mode: Some(mode), umask: Some(umask), ..SetAttr::default() };
     let without = mkdir(fs, dir, "without default").await;
-    let made = fs.create(&own(), without, b"f", &masked(0o666, 0o027), true).await.unwrap();
+    let made = fs
+        .create(&own(), without.entry(b"f").with(&masked(0o666, 0o027)), CreateMode::MustBeNew)
+        .await
+        .unwrap();
     assert_eq!(made.attr.mode, 0o640);
-    let made = fs.mkdir(&own(), without, b"d", &masked(0o777, 0o077)).await.unwrap();
+    let made = fs.mkdir(&own(), without.entry(b"d").with(&masked(0o777, 0o077))).await.unwrap();
     assert_eq!(made.mode, 0o700);
 
     let with = mkdir(fs, dir, "with default").await;
     let default = acl(7, 7, 5, 7, 0);
-    fs.set_acl(&own(), with, AclKind::Default, Some(&default)).await.unwrap();
-    assert_eq!(fs.get_acl(with, AclKind::Default).await, Ok(Some(default.clone())));
-    assert_eq!(fs.get_acl(with, AclKind::Access).await, Ok(None));
-    let made = fs.create(&own(), with, b"f", &masked(0o666, 0o077), true).await.unwrap().attr;
+    fs.set_acl(&own(), with.acl(AclKind::Default), Some(&default)).await.unwrap();
+    assert_eq!(fs.get_acl(with.acl(AclKind::Default)).await, Ok(Some(default.clone())));
+    assert_eq!(fs.get_acl(with.acl(AclKind::Access)).await, Ok(None));
+    let made = fs
+        .create(&own(), with.entry(b"f").with(&masked(0o666, 0o077)), CreateMode::MustBeNew)
+        .await
+        .unwrap()
+        .attr;
     assert_eq!(made.mode, 0o660);
-    assert_eq!(fs.get_acl(made.id, AclKind::Access).await, Ok(Some(acl(6, 7, 5, 6, 0))));
+    assert_eq!(fs.get_acl(made.id.acl(AclKind::Access)).await, Ok(Some(acl(6, 7, 5, 6, 0))));
     // The same without a umask.
-    let made = fs.create(&own(), with, b"g", &mode(0o622), true).await.unwrap().attr;
+    let made = fs
+        .create(&own(), with.entry(b"g").with(&mode(0o622)), CreateMode::MustBeNew)
+        .await
+        .unwrap()
+        .attr;
     assert_eq!(made.mode, 0o620);
-    let made = fs.mkdir(&own(), with, b"d", &masked(0o777, 0o777)).await.unwrap();
+    let made = fs.mkdir(&own(), with.entry(b"d").with(&masked(0o777, 0o777))).await.unwrap();
     assert_eq!(made.mode, 0o770);
-    assert_eq!(fs.get_acl(made.id, AclKind::Default).await, Ok(Some(default)));
-    fs.set_acl(&own(), with, AclKind::Default, None).await.unwrap();
-    let made = fs.create(&own(), with, b"h", &masked(0o666, 0o022), true).await.unwrap().attr;
+    assert_eq!(fs.get_acl(made.id.acl(AclKind::Default)).await, Ok(Some(default)));
+    fs.set_acl(&own(), with.acl(AclKind::Default), None).await.unwrap();
+    let made = fs
+        .create(&own(), with.entry(b"h").with(&masked(0o666, 0o022)), CreateMode::MustBeNew)
+        .await
+        .unwrap()
+        .attr;
     assert_eq!(made.mode, 0o644);
 }

@@ -79,6 +79,21 @@ pub(crate) async fn set_of_file(
     }
 }
 
+/// Sets a new file's owner and mode where there is no source: those of the file that it replaces.
+pub(crate) async fn set_without_source(
+    copier: &Copier,
+    to: &Place,
+    id: FileId,
+) -> weir_vfs::Result<()> {
+    let now = to.fs.getattr(id).await?;
+    let mode = match to.attr.as_ref().filter(|a| a.kind == FileKind::Regular) {
+        Some(replaced) => own(to, &now, replaced).await?.mode(replaced),
+        None => 0o666 & !copier.options.umask,
+    };
+    let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+    to.fs.setattr(&Caller::Own, id, &set).await.map(drop)
+}
+
 /// Sets the attributes of the new file or directory `id` from its source, as the options require.
 pub(crate) async fn set(
     copier: &Copier,
@@ -254,7 +269,7 @@ async fn copy_system_xattrs(
 
 async fn copy_xattrs(copier: &Copier, like: Like<'_>, to: &Place, id: FileId, names: &[Vec<u8>]) {
     for name in names {
-        let value = match like.place.fs.get_xattr(&Caller::Own, like.attr.id, name).await {
+        let value = match like.place.fs.get_xattr(&Caller::Own, like.attr.id.xattr(name)).await {
             Ok(value) => value,
             // Removed meanwhile.
             Err(Error::NoAttribute) => continue,
@@ -263,10 +278,14 @@ async fn copy_xattrs(copier: &Copier, like: Like<'_>, to: &Place, id: FileId, na
                 continue;
             }
         };
-        let set = to.fs.set_xattr(&Caller::Own, id, name, &value, XattrMode::Either).await;
+        let set = to.fs.set_xattr(&Caller::Own, id.xattr(name), &value, XattrMode::Either).await;
         // A label that the system itself gave the copy may be the right one.
         let is_kept = set.is_ok()
-            || to.fs.get_xattr(&Caller::Own, id, name).await.is_ok_and(|there| there == value);
+            || to
+                .fs
+                .get_xattr(&Caller::Own, id.xattr(name))
+                .await
+                .is_ok_and(|there| there == value);
         if !is_kept {
             copier.lost(Lost::Xattr(name.clone()), to);
         }
@@ -282,7 +301,7 @@ async fn copy_acls(
 ) -> weir_vfs::Result<()> {
     let default = (like.attr.kind == FileKind::Directory).then_some(AclKind::Default);
     for kind in [AclKind::Access].into_iter().chain(default) {
-        let list = match like.place.fs.get_acl(like.attr.id, kind).await {
+        let list = match like.place.fs.get_acl(like.attr.id.acl(kind)).await {
             Ok(list) => list,
             // The store does not support lists: the mode is all there is.
             Err(Error::NotSupported) => return Ok(()),
@@ -291,10 +310,10 @@ async fn copy_acls(
                 continue;
             }
         };
-        if list.is_none() && !matches!(to.fs.get_acl(id, kind).await, Ok(Some(_))) {
+        if list.is_none() && !matches!(to.fs.get_acl(id.acl(kind)).await, Ok(Some(_))) {
             continue;
         }
-        if to.fs.set_acl(&Caller::Own, id, kind, list.as_ref()).await.is_err() {
+        if to.fs.set_acl(&Caller::Own, id.acl(kind), list.as_ref()).await.is_err() {
             copier.lost(Lost::Acls, to);
         }
     }

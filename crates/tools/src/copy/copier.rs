@@ -1,8 +1,10 @@
 //! One run of a copy: its options, counts, failures, and the files that it has to remove if it ends
 //! early.
 
+use super::offload::Offload;
 use super::options::Options;
 use super::progress::Progress;
+use super::rate::Rate;
 use super::summary::{FileStats, Summary};
 use crate::failure::Failure;
 use crate::mounts::Place;
@@ -33,12 +35,17 @@ pub(crate) struct Tally {
     pub(crate) size_bytes: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
     pub(crate) written_bytes: AtomicU64,
+    pub(crate) cloned_bytes: AtomicU64,
+    pub(crate) server_copied_bytes: AtomicU64,
     pub(crate) holes_skipped: AtomicU64,
     pub(crate) hole_bytes: AtomicU64,
     pub(crate) zero_bytes: AtomicU64,
     pub(crate) resumed_bytes: AtomicU64,
     pub(crate) up_to_date: AtomicU64,
+    pub(crate) kept: AtomicU64,
     pub(crate) verified_bytes: AtomicU64,
+    pub(crate) matched_bytes: AtomicU64,
+    pub(crate) removed: AtomicU64,
 }
 
 /// Adds to a count; counts are only read at the end. Holes are larger than any disk, so a sum of
@@ -97,6 +104,7 @@ impl Left {
 pub struct Copier {
     pub(crate) options: Options,
     pub(crate) window: Semaphore,
+    pub(crate) rate: Rate,
     pub(crate) tally: Tally,
     pub(crate) progress: Box<dyn Progress>,
     pub(crate) failures: Mutex<Vec<Failure>>,
@@ -114,6 +122,8 @@ pub struct Copier {
     pub(crate) interrupted: watch::Sender<bool>,
     pub(crate) told: AtomicBool,
     pub(crate) stats: Mutex<Vec<FileStats>>,
+    /// File systems whose stores refused to clone or copy within themselves.
+    pub(crate) refused: Mutex<HashSet<(u64, Offload)>>,
 }
 
 impl Copier {
@@ -121,6 +131,7 @@ impl Copier {
     pub fn new(options: Options, budget_bytes: u64, progress: impl Progress) -> Self {
         let window = (budget_bytes / 4 / CHUNK_BYTES).clamp(2, 256) as usize;
         Self {
+            rate: Rate::new(options.bytes_per_second),
             options,
             window: Semaphore::new(window),
             tally: Tally::default(),
@@ -136,6 +147,7 @@ impl Copier {
             interrupted: watch::Sender::new(false),
             told: AtomicBool::new(false),
             stats: Mutex::default(),
+            refused: Mutex::default(),
         }
     }
 
@@ -188,6 +200,12 @@ impl Copier {
         self.failures.lock().push(failure);
     }
 
+    /// Notes and says that a file was removed.
+    pub(crate) fn removed(&self, shown: &str) {
+        add(&self.tally.removed, 1);
+        self.progress.removed(shown);
+    }
+
     /// Records a failure that was already reported.
     pub fn failed_before(&self, failure: Failure) {
         self.failures.lock().push(failure);
@@ -226,7 +244,7 @@ impl Copier {
         // A file stays on the list during its removal, for an immediate end of the program.
         loop {
             let Some((number, fs, dir, name)) = unkept(&self.temporary.lock()) else { return };
-            let removed = fs.unlink(&Caller::Own, dir, &name).await;
+            let removed = fs.unlink(&Caller::Own, dir.entry(&name)).await;
             let left = self.temporary.lock().remove(&number);
             match (removed, left) {
                 (Ok(()) | Err(weir_vfs::Error::NotFound), _) | (_, None) => {}
@@ -275,12 +293,17 @@ impl Copier {
             read_bytes: read(&t.read_bytes),
             wire_bytes,
             written_bytes: read(&t.written_bytes),
+            cloned_bytes: read(&t.cloned_bytes),
+            server_copied_bytes: read(&t.server_copied_bytes),
             holes_skipped: read(&t.holes_skipped),
             hole_bytes: read(&t.hole_bytes),
             zero_bytes: read(&t.zero_bytes),
             resumed_bytes: read(&t.resumed_bytes),
             up_to_date: read(&t.up_to_date),
+            kept: read(&t.kept),
             verified_bytes: read(&t.verified_bytes),
+            matched_bytes: read(&t.matched_bytes),
+            removed: read(&t.removed),
             seconds,
             mb_per_s: size_bytes as f64 / 1e6 / seconds.max(1e-9),
             not_preserved: self.not_preserved(),

@@ -2,6 +2,7 @@
 
 use super::copier::{CHUNK_BYTES, Copier, add};
 use super::digest::Digest;
+use super::offload;
 use super::options::Sparse;
 use super::temporary::Temporary;
 use super::zeros;
@@ -13,7 +14,7 @@ use std::ops::Range;
 use tokio::sync::SemaphorePermit;
 use weir_base::PAGE_SIZE;
 use weir_pagecache::{File, Segment, Segments};
-use weir_vfs::{Advice, Error};
+use weir_vfs::{Advice, Attr, Error};
 
 /// Most reads in flight for one file.
 const DEPTH: usize = 16;
@@ -30,8 +31,22 @@ pub(crate) struct Pair<'a> {
     pub(crate) temporary: Option<&'a Temporary<'a>>,
 }
 
-/// Copies all of `from` to `to`, which is empty or partly copied; returns the size.
-pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
+impl Pair<'_> {
+    fn target(&self) -> Target<'_> {
+        Target { file: self.to, shown: self.to_shown }
+    }
+}
+
+/// A file to write, and its name in messages.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) file: &'a File,
+    pub(crate) shown: &'a str,
+}
+
+/// Copies all of `from`, whose attributes are `source`, to `to`, which is empty or partly copied;
+/// returns the size.
+pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>, source: &Attr) -> Result<u64> {
     let start = pair.temporary.map_or(0, Temporary::start);
     if pair.to.size() != start {
         // Data past the start was not durable when the copy ended.
@@ -44,6 +59,7 @@ pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
         true => Some(digest_of(copier, pair.from, 0..start, || read_asked(pair)).await?),
         false => None,
     };
+    let start = offload::copy(copier, pair, source, start).await?;
     let mut sink = Sink {
         copier,
         to: pair.to,
@@ -109,21 +125,23 @@ pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>) -> Result<u64> {
             make_durable(pair, temporary, durable).await?;
         }
     }
-    finish(copier, pair, size, sink.digest.take()).await?;
+    finish(copier, pair.target(), size, sink.digest.take()).await?;
     Ok(size)
 }
 
-/// Copies a file that is read as a stream, to `pair.to`, which is empty; returns the size.
+/// Copies a file that is read as a stream, to `to`, which is empty; returns the size.
 pub(crate) async fn copy_stream(
     copier: &Copier,
-    pair: &Pair<'_>,
+    from_shown: &str,
+    to: Target<'_>,
     stream: std::fs::File,
 ) -> Result<u64> {
+    let read_asked = || format!("read {from_shown}");
     let digest = copier.options.checksum.then(Digest::default);
     let mut sink = Sink {
         copier,
-        to: pair.to,
-        to_shown: pair.to_shown,
+        to: to.file,
+        to_shown: to.shown,
         at: 0,
         data_bytes: 0,
         in_hole: false,
@@ -139,8 +157,8 @@ pub(crate) async fn copy_stream(
             ((stream, bytes), read)
         });
         let read = read.await.map_err(std::io::Error::other);
-        let (back, read) = read.asked(|| read_asked(pair))?;
-        let len = read.asked(|| read_asked(pair))? as u64;
+        let (back, read) = read.asked(read_asked)?;
+        let len = read.asked(read_asked)? as u64;
         held = back;
         if len == 0 {
             break;
@@ -149,7 +167,7 @@ pub(crate) async fn copy_stream(
         sink.data(&[IoSlice::new(&held.1)], end).await?;
     }
     let size = sink.at;
-    finish(copier, pair, size, sink.digest.take()).await?;
+    finish(copier, to, size, sink.digest.take()).await?;
     Ok(size)
 }
 
@@ -177,15 +195,15 @@ fn read_asked(pair: &Pair<'_>) -> String {
 /// Sets the copy's size, which is still missing if it ends in a hole, and compares.
 async fn finish(
     copier: &Copier,
-    pair: &Pair<'_>,
+    to: Target<'_>,
     size: u64,
     expected: Option<Digest>,
 ) -> Result<()> {
-    if pair.to.size() != size {
-        pair.to.truncate_async(size).await.asked(|| format!("write {}", pair.to_shown))?;
+    if to.file.size() != size {
+        to.file.truncate_async(size).await.asked(|| format!("write {}", to.shown))?;
     }
     match expected {
-        Some(expected) => verify(copier, pair, size, expected).await,
+        Some(expected) => verify(copier, to, size, expected).await,
         None => Ok(()),
     }
 }
@@ -201,15 +219,15 @@ async fn make_durable(pair: &Pair<'_>, temporary: &Temporary<'_>, durable: u64) 
 }
 
 /// Reads the copy back from its store, and compares.
-async fn verify(copier: &Copier, pair: &Pair<'_>, size: u64, expected: Digest) -> Result<()> {
-    let asked = || format!("read back {}", pair.to_shown);
-    pair.to.sync_async(true).await.asked(asked)?;
-    pair.to.advise(0, size, Advice::DontNeed).asked(asked)?;
-    let digest = digest_of(copier, pair.to, 0..size, asked).await?;
+async fn verify(copier: &Copier, to: Target<'_>, size: u64, expected: Digest) -> Result<()> {
+    let asked = || format!("read back {}", to.shown);
+    to.file.sync_async(true).await.asked(asked)?;
+    to.file.advise(0, size, Advice::DontNeed).asked(asked)?;
+    let digest = digest_of(copier, to.file, 0..size, asked).await?;
     if digest != expected {
         let failed = "the stored data differs from the written data";
         let advice = "its storage or the way to it corrupts data; trust neither";
-        return Err(Failure::new(format!("copy to {}", pair.to_shown), failed).advice(advice));
+        return Err(Failure::new(format!("copy to {}", to.shown), failed).advice(advice));
     }
     add(&copier.tally.verified_bytes, size);
     Ok(())
@@ -325,6 +343,7 @@ impl Sink<'_> {
 
     async fn data(&mut self, slices: &[IoSlice<'_>], end: u64) -> Result<()> {
         self.in_hole = false;
+        self.copier.rate.admit(end - self.at).await;
         for slice in slices {
             let len = (slice.len() as u64).min(end - self.at);
             let bytes = &slice[..len as usize];

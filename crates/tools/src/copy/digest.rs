@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_do_not_count_and_places_do() {
+    fn digests_ignore_zeros_and_depend_on_offsets() {
         let (ones, zeros) = (vec![1; 4096], vec![0; 8192]);
         assert_eq!(of(&[(0, &ones), (4096, &zeros)]), of(&[(0, &ones)]));
         assert_eq!(of(&[(8192, &ones), (0, &ones)]), of(&[(0, &ones), (8192, &ones)]));

@@ -7,17 +7,19 @@
 use super::attributes::{self, Like};
 use super::copier::{Copier, add};
 use super::temporary::{Refused, Temporary};
-use super::{data, small, source};
+use super::{data, mirror, small, source, update};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::text::kind_name;
 use weir_pagecache::File;
 use weir_stores::local::stream::stream_of;
-use weir_vfs::{Access, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime, WholeRead};
+use weir_vfs::{
+    Access, Attr, Caller, Error, FileId, FileKind, RenameFlags, SetAttr, SetTime, WholeRead,
+};
 
 /// A source, and its attributes before it is read.
 pub(crate) struct Source<'a> {
-    place: &'a Place,
+    pub(crate) place: &'a Place,
     content: Content,
     pub(crate) attr: Attr,
     /// Names of its extended attributes, if they are known already.
@@ -33,7 +35,7 @@ enum Content {
 }
 
 impl Source<'_> {
-    async fn open(place: &Place, id: FileId) -> Result<Source<'_>> {
+    pub(crate) async fn open(place: &Place, id: FileId) -> Result<Source<'_>> {
         let asked = || format!("read {}", place.shown);
         let file = place.fs.open(&Caller::Own, id, Access::READ).await.asked(asked)?;
         let attr = source::look(&file).await.asked(asked)?;
@@ -77,7 +79,7 @@ impl Source<'_> {
     }
 
     /// Fails if the source has changed since it was opened.
-    async fn unchanged(&self) -> Result<()> {
+    pub(crate) async fn unchanged(&self) -> Result<()> {
         match self.file() {
             Some(file) => source::unchanged(file, &self.attr, &self.place.shown).await,
             None => Ok(()),
@@ -102,13 +104,65 @@ impl Source<'_> {
     }
 }
 
-/// Copies the regular file at `from`, with the attributes `listed`, to `to`; returns the copy.
-pub(crate) async fn copy(
+/// Writes a stream to `to`, which is replaced when all of it is there. `from_shown` names it in messages.
+pub(crate) async fn copy_stream(
+    copier: &Copier,
+    (from_shown, stream): (&str, std::fs::File),
+    to: &Place,
+) -> Result<()> {
+    refuse_special(to)?;
+    let write = || format!("write {}", to.shown);
+    let name = to.name.as_deref().ok_or(Error::IsDirectory).asked(write)?;
+    let temporary = match Temporary::once(copier, to).await {
+        Ok(temporary) => temporary,
+        Err(error) => return Err(no_temporary(Refused::Store(error), to)),
+    };
+    let done = async {
+        let id = temporary.id();
+        let file = to.fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.asked(write)?;
+        let target = data::Target { file: &file, shown: &to.shown };
+        let size = data::copy_stream(copier, from_shown, target, stream).await?;
+        add(&copier.tally.size_bytes, size);
+        attributes::set_without_source(copier, to, id).await.asked(write)?;
+        file.sync_async(false).await.asked(write)?;
+        temporary.publish(name, copier.options.publishes()).await.asked(write)
+    };
+    match done.await {
+        Ok(()) => {
+            temporary.forget();
+            copier.changed.lock().insert(to.dir);
+            add(&copier.tally.files, 1);
+            copier.progress.made(from_shown, &to.shown);
+            Ok(())
+        }
+        Err(failure) => {
+            temporary.abandon(true).await;
+            Err(failure)
+        }
+    }
+}
+
+/// Copies a file as [`copy`] does, again if a store has evicted the file or a directory meanwhile.
+pub(crate) async fn copy_found_again(
     copier: &Copier,
     from: &Place,
     listed: &Attr,
     to: &Place,
 ) -> Result<FileId> {
+    match copy(copier, from, listed, to).await {
+        Err(failure) if failure.is_of(Error::Stale) => {
+            let is_same = from.find_again(listed.id).await;
+            if to.find_directory_again().await || is_same {
+                return copy(copier, from, listed, to).await;
+            }
+            Err(failure)
+        }
+        done => done,
+    }
+}
+
+/// Copies the regular file at `from`, with the attributes `listed`, to `to`; returns the copy.
+async fn copy(copier: &Copier, from: &Place, listed: &Attr, to: &Place) -> Result<FileId> {
     refuse_special(to)?;
     let source = Source::read_or_open(copier, from, listed).await?;
     if let Some(there) = &to.attr
@@ -116,6 +170,9 @@ pub(crate) async fn copy(
         && there.fsid == source.attr.fsid
     {
         return Err(same_file(&source, to));
+    }
+    if let Some(id) = update::update(copier, &source, to).await? {
+        return Ok(id);
     }
     match &to.attr {
         Some(there) if copier.options.in_place && there.kind == FileKind::Regular => {
@@ -129,7 +186,9 @@ pub(crate) async fn copy(
 async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<FileId> {
     let write = || format!("write {}", to.shown);
     let name = to.name.as_deref().ok_or(Error::IsDirectory).asked(write)?;
-    if let Some(id) = small::write(copier, source, to, name).await.asked(write)? {
+    // The request that writes a small file whole replaces what has appeared under its name.
+    let may_replace = copier.options.publishes() == RenameFlags::Replace;
+    if may_replace && let Some(id) = small::write(copier, source, to, name).await.asked(write)? {
         copier.changed.lock().insert(to.dir);
         add(&copier.tally.files, 1);
         return Ok(id);
@@ -145,7 +204,8 @@ async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<Fil
         attributes::set_of_file(copier, source.like(), to, id).await.asked(write)?;
         file.sync_async(false).await.asked(write)?;
         source.unchanged().await?;
-        temporary.publish(name).await.map_err(|error| match error {
+        let flags = copier.options.publishes();
+        temporary.publish(name, flags).await.map_err(|error| match error {
             Error::NotFound | Error::Stale => {
                 let failed = "another program took its temporary file away";
                 Failure::new(write(), failed).advice("let one `weir cp` at a time write it")
@@ -181,7 +241,7 @@ fn no_temporary(refused: Refused, to: &Place) -> Failure {
             let failure = Failure::of(write(), error);
             match &to.attr {
                 Some(_) if denied => failure.advice(
-                    "its directory takes no new file; --in-place writes over the one that is there",
+                    "you may not create files in its directory; --in-place overwrites the existing file",
                 ),
                 _ => failure,
             }
@@ -191,6 +251,9 @@ fn no_temporary(refused: Refused, to: &Place) -> Failure {
 
 /// Whether an existing copy looks like the source, for `--continue`.
 pub(crate) fn is_done(copier: &Copier, source: &Attr, to: &Place) -> bool {
+    if let (Some(mirror), Some(there)) = (&copier.options.mirror, &to.attr) {
+        return mirror::is_done(mirror, source, there);
+    }
     let same = |there: &Attr| {
         there.kind == FileKind::Regular && (there.size, there.mtime) == (source.size, source.mtime)
     };
@@ -249,7 +312,12 @@ async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) 
 }
 
 /// Fails if the open file `id` is the source, under any path or server.
-async fn refuse_source(source: &Source<'_>, to: &Place, file: &File, id: FileId) -> Result<()> {
+pub(crate) async fn refuse_source(
+    source: &Source<'_>,
+    to: &Place,
+    file: &File,
+    id: FileId,
+) -> Result<()> {
     let write = || format!("write {}", to.shown);
     let there = file.getattr().await.asked(write)?;
     if source::is_same(&source.attr, &there) {
@@ -291,8 +359,11 @@ async fn fill(
         _ => None,
     };
     let size = match stream {
-        Some(stream) => data::copy_stream(copier, &pair, stream).await?,
-        None => match data::copy(copier, &pair).await? {
+        Some(stream) => {
+            let target = data::Target { file, shown: to_shown };
+            data::copy_stream(copier, from_shown, target, stream).await?
+        }
+        None => match data::copy(copier, &pair, &source.attr).await? {
             size if size == source.attr.size => size,
             _ => return Err(source::changed(&from.shown)),
         },

@@ -9,26 +9,35 @@
 //! 4. A failure concerns one file; the others are still copied.
 
 use crate::failure::Asked;
-use crate::mounts::Place;
+use crate::mounts::{Mounts, Place};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use weir_pagecache::CachedFs;
 
 mod attributes;
 mod copier;
 mod data;
+mod device;
 mod digest;
+mod entry;
 mod file;
+mod mirror;
+mod offload;
 mod options;
 mod progress;
+mod rate;
 mod small;
 pub mod source;
 mod summary;
 mod temporary;
 mod tree;
+mod update;
 pub mod zeros;
 
 pub use copier::Copier;
-pub use options::{Options, Sparse};
+pub(crate) use mirror::below;
+pub use mirror::{Filter, Mirror};
+pub use options::{Options, Overwrite, Reflink, Sparse};
 pub use progress::Progress;
 pub use summary::{FileStats, Summary};
 
@@ -36,7 +45,50 @@ impl Copier {
     /// Copies each first place, with everything below it, to the second place, and makes the copy
     /// durable. All destinations are in the one store `to`.
     pub async fn copy(self: &Arc<Self>, pairs: Vec<(Place, Place)>, to: &CachedFs) {
-        tree::copy(self, pairs).await;
+        tree::copy(self, pairs, None).await;
+        self.end(to).await;
+    }
+
+    /// The same. `mounts`, where the places come from, finds what is not in their stores: the targets of
+    /// symbolic links ([`Options::dereference`]), and file systems that are mounted in the trees.
+    pub async fn copy_beyond(
+        self: &Arc<Self>,
+        pairs: Vec<(Place, Place)>,
+        to: &CachedFs,
+        mounts: &mut Mounts,
+    ) {
+        tree::copy(self, pairs, Some(mounts)).await;
+        self.end(to).await;
+    }
+
+    /// Copies a tree again, whose files are up to date except for a few.
+    pub(crate) async fn copy_again(self: &Arc<Self>, from: Place, to: Place) {
+        let (store, count) = (to.fs.clone(), &self.tally.up_to_date);
+        let before = count.load(Ordering::Relaxed);
+        self.copy(vec![(from, to)], &store).await;
+        count.store(before, Ordering::Relaxed);
+    }
+
+    /// Writes what a stream yields to `to`, and makes it durable; `from_shown` names it in messages.
+    /// Blocks of zeros become holes, unless all zeros are to be written.
+    pub async fn copy_stream(
+        self: &Arc<Self>,
+        from_shown: &str,
+        stream: std::fs::File,
+        to: &Place,
+    ) {
+        let done = tokio::select! {
+            done = file::copy_stream(self, (from_shown, stream), to) => done,
+            () = self.interrupted() => Ok(()),
+        };
+        if let Err(failure) = done {
+            self.fail(failure);
+        }
+        self.end(&to.fs).await;
+    }
+
+    /// Makes the names durable, or removes what an interrupted copy left.
+    async fn end(&self, to: &CachedFs) {
         if self.is_interrupted() {
             return self.clean_up().await;
         }

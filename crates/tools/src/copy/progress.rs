@@ -15,6 +15,24 @@ pub trait Progress: Send + Sync + 'static {
         let _ = bytes;
     }
 
+    /// The copy has made, or with [`Options::dry_run`](super::Options::dry_run) would make, the file at
+    /// `to` from the one at `from`.
+    fn made(&self, from: &str, to: &str) {
+        let _ = (from, to);
+    }
+
+    /// A synchronization has removed, or with [`Options::dry_run`](super::Options::dry_run) would
+    /// remove, what is at `shown`.
+    fn removed(&self, shown: &str) {
+        let _ = shown;
+    }
+
+    /// Whether to replace the file at `to`, with [`Options::asks`](super::Options::asks).
+    fn may_replace(&self, to: &str) -> bool {
+        let _ = to;
+        true
+    }
+
     /// A file could not be copied; the copy continues with the others.
     fn failed(&self, failure: &Failure) {
         let _ = failure;

@@ -8,13 +8,13 @@
 use super::attributes;
 use super::copier::{Copier, Left, Lost, add};
 use super::file::Source;
-use super::options::Sparse;
+use super::options::{Reflink, Sparse};
 use super::{source, zeros};
 use crate::mounts::Place;
 use std::sync::atomic::Ordering;
 use weir_pagecache::Segment;
 use weir_vfs::{
-    AclKind, Caller, Capabilities, Error, FileId, FileKind, IoFlags, WholeFile, WholeRead,
+    AclKind, Caller, Capabilities, Error, FileId, IoFlags, WholeFile, WholeRead, WholeRequest,
 };
 
 /// The largest file that is small, in bytes.
@@ -25,6 +25,7 @@ pub(crate) fn is_small(copier: &Copier, size: u64) -> bool {
     let options = &copier.options;
     size <= SMALL_BYTES
         && !options.checksum
+        && options.reflink != Reflink::Always
         && !options.stats
         && options.flags.is_empty()
         && options.resume_bytes.is_none_or(|every| size <= every)
@@ -42,15 +43,9 @@ pub(crate) async fn read(
         return Ok(None);
     }
     let (most, with_xattrs) = (SMALL_BYTES as usize, copier.options.preserve);
-    let read = from.fs.get_whole(&Caller::Own, id, most, with_xattrs).await?;
-    Ok(read.filter(|read| {
-        let WholeRead { before, after, began, data, .. } = read;
-        before.id == id
-            && before.kind == FileKind::Regular
-            && data.len() as u64 == before.size
-            && source::is_settled(before, *began)
-            && source::is_unchanged(before, after)
-    }))
+    let read =
+        from.fs.get_whole(&Caller::Own, WholeRequest { id, max_bytes: most, with_xattrs }).await?;
+    Ok(read.filter(|read| source::is_whole(read, id)))
 }
 
 /// Writes a small file whole; `None` if it takes the single steps.
@@ -81,12 +76,13 @@ pub(crate) async fn write(
         owner: like.owner,
         times: like.times,
     };
+    copier.rate.admit(written).await;
     // Listed before it exists, so that it never exists unlisted.
     copier.temporary.lock().insert(number, Left::new(to, &temporary, false));
     let put = to.fs.put_whole(&Caller::Own, to.dir, &file).await;
     if put.is_err() {
         // It may exist; the failure before is the one to report.
-        let _ = to.fs.unlink(&Caller::Own, to.dir, &temporary).await;
+        let _ = to.fs.unlink(&Caller::Own, to.dir.entry(&temporary)).await;
     }
     copier.temporary.lock().remove(&number);
     let Some(copy) = put? else { return Ok(None) };
@@ -118,11 +114,11 @@ async fn is_expressible(
     }
     let like = source.like();
     let has_list = !matches!(
-        like.place.fs.get_acl(like.attr.id, AclKind::Access).await,
+        like.place.fs.get_acl(like.attr.id.acl(AclKind::Access)).await,
         Ok(None) | Err(Error::NotSupported)
     );
     // A directory may give new files a list of their own, where the store has lists.
-    let may_inherit = to.fs.get_acl(to.dir, AclKind::Default).await != Err(Error::NotSupported);
+    let may_inherit = to.fs.get_acl(to.dir.acl(AclKind::Default)).await != Err(Error::NotSupported);
     Ok(!has_list && !may_inherit && attributes::xattr_names(copier, like, to).await?.is_empty())
 }
 

@@ -11,7 +11,7 @@
 use crate::failure::{Asked, Failure, Result};
 use std::time::{Duration, SystemTime};
 use weir_pagecache::File;
-use weir_vfs::Attr;
+use weir_vfs::{Attr, FileId, FileKind, WholeRead};
 
 /// Longer than a tick of any clock that stamps files (10 ms).
 const TICK: Duration = Duration::from_millis(20);
@@ -38,6 +38,16 @@ pub async fn look(file: &File) -> weir_vfs::Result<Attr> {
 /// one would show.
 pub fn is_settled(attr: &Attr, asked: SystemTime) -> bool {
     asked.duration_since(attr.ctime).is_ok_and(|age| age >= TICK)
+}
+
+/// Whether a file that was read whole is the regular file `id`, and did not change meanwhile.
+pub fn is_whole(read: &WholeRead, id: FileId) -> bool {
+    let WholeRead { before, after, began, data, .. } = read;
+    before.id == id
+        && before.kind == FileKind::Regular
+        && data.len() as u64 == before.size
+        && is_settled(before, *began)
+        && is_unchanged(before, after)
 }
 
 /// Fails if an open file has changed since its attributes were `before`.
@@ -69,7 +79,6 @@ pub fn is_same(a: &Attr, b: &Attr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_vfs::{FileId, FileKind};
 
     fn at(seconds: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)

@@ -23,6 +23,10 @@ pub struct Summary {
     pub wire_bytes: u64,
     /// Bytes written to the destination.
     pub written_bytes: u64,
+    /// Bytes that the copies share with their sources (CLONE, reflinks), holes included.
+    pub cloned_bytes: u64,
+    /// Bytes of data that servers copied themselves (COPY).
+    pub server_copied_bytes: u64,
     /// Holes of the sources.
     pub holes_skipped: u64,
     /// Their size in bytes.
@@ -37,8 +41,14 @@ pub struct Summary {
     pub resumed_bytes: u64,
     /// Files that already existed with the same size and time.
     pub up_to_date: u64,
+    /// Files that exist and were to stay.
+    pub kept: u64,
     /// Bytes of copies read back.
     pub verified_bytes: u64,
+    /// Bytes of files that changed which the destination had already, holes included.
+    pub matched_bytes: u64,
+    /// Files and directories that a synchronization removed.
+    pub removed: u64,
     /// The failures, as messages.
     pub failures: Vec<String>,
     /// Messages about attributes that `--preserve` could not keep.

@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_base::PAGE_SIZE;
 use weir_vfs::{
-    Access, Attr, Caller, Error, FileId, FileKind, Lock, LockOwner, LockRange, OpenFile,
-    RenameFlags, Result, SetAttr,
+    Access, Attr, Caller, CreateMode, Error, FileId, FileKind, Lock, LockOwner, LockRange,
+    OpenFile, RenameFlags, Result, SetAttr,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -134,7 +134,8 @@ impl<'a> Temporary<'a> {
         Ok(Self::once(copier, place).await?)
     }
 
-    async fn once(copier: &'a Copier, place: &'a Place) -> Result<Self> {
+    /// Creates a file that is not continued.
+    pub(crate) async fn once(copier: &'a Copier, place: &'a Place) -> Result<Self> {
         loop {
             let number = copier.next_temporary.fetch_add(1, Ordering::Relaxed);
             // Unique to this run on any machine: the file is removed and renamed by its name.
@@ -187,7 +188,7 @@ impl<'a> Temporary<'a> {
         let new = create(place, fresh).await?;
         let discard = async |name: &[u8]| {
             // If the removal fails, the file only takes space.
-            let _ = place.fs.unlink(&Caller::Own, place.dir, name).await;
+            let _ = place.fs.unlink(&Caller::Own, place.dir.entry(name)).await;
         };
         let locked = match claim(place, fresh, new.uid).await {
             Ok(Claim::Mine(locked, _)) => locked,
@@ -264,7 +265,7 @@ impl<'a> Temporary<'a> {
     pub(crate) async fn checkpoint(&self, durable: u64) -> Result<()> {
         let Some(resume) = &self.resume else { return Ok(()) };
         let name = resume.key.temporary(durable);
-        self.rename(&name).await?;
+        self.rename(&name, RenameFlags::Replace).await?;
         self.copier.temporary.lock().insert(self.number, Left::new(self.place, &name, durable > 0));
         Ok(())
     }
@@ -272,22 +273,23 @@ impl<'a> Temporary<'a> {
     /// Gives it its final name.
     ///
     /// # Errors
-    /// [`Error::Stale`]: another file has the temporary name.
-    pub(crate) async fn publish(&self, name: &[u8]) -> Result<()> {
+    /// [`Error::Stale`]: another file has the temporary name. [`Error::Exists`]: a file has that name,
+    /// and must not be replaced.
+    pub(crate) async fn publish(&self, name: &[u8], flags: RenameFlags) -> Result<()> {
         if self.is_resumable() {
             let now = self.name.lock().clone();
-            let found = self.place.fs.lookup(&Caller::Own, self.place.dir, &now).await?;
+            let found = self.place.fs.lookup(&Caller::Own, self.place.dir.entry(&now)).await?;
             if found.id != self.id {
                 return Err(Error::Stale);
             }
         }
-        self.rename(name).await
+        self.rename(name, flags).await
     }
 
-    async fn rename(&self, to: &[u8]) -> Result<()> {
+    async fn rename(&self, to: &[u8], flags: RenameFlags) -> Result<()> {
         let (fs, dir) = (&self.place.fs, self.place.dir);
         let from = self.name.lock().clone();
-        fs.rename(&Caller::Own, dir.entry(&from), dir.entry(to), RenameFlags::Replace).await?;
+        fs.rename(&Caller::Own, dir.entry(&from), dir.entry(to), flags).await?;
         *self.name.lock() = to.to_vec();
         Ok(())
     }
@@ -303,7 +305,7 @@ impl<'a> Temporary<'a> {
         let begun = Key::parse(&name).is_some_and(|(_, durable)| durable > 0);
         if is_useless || !begun {
             // It may be gone already; the earlier failure is the one to report.
-            let _ = self.place.fs.unlink(&Caller::Own, self.place.dir, &name).await;
+            let _ = self.place.fs.unlink(&Caller::Own, self.place.dir.entry(&name)).await;
         }
         self.forget();
     }
@@ -312,7 +314,11 @@ impl<'a> Temporary<'a> {
 /// Creates an empty file that no other user may open.
 async fn create(place: &Place, name: &[u8]) -> Result<Attr> {
     let set = SetAttr { mode: Some(MODE), ..SetAttr::default() };
-    Ok(place.fs.create(&Caller::Own, place.dir, name, &set, true).await?.attr)
+    Ok(place
+        .fs
+        .create(&Caller::Own, place.dir.entry(name).with(&set), CreateMode::MustBeNew)
+        .await?
+        .attr)
 }
 
 /// Partial files for the name of `key` from other runs, the longest first.
@@ -340,7 +346,7 @@ async fn claim(place: &Place, name: &[u8], uid: u32) -> Result<Claim> {
         attr.kind == FileKind::Regular
             && (attr.uid, attr.nlink, attr.mode & 0o7777) == (uid, 1, MODE)
     };
-    let found = match place.fs.lookup(&Caller::Own, place.dir, name).await {
+    let found = match place.fs.lookup(&Caller::Own, place.dir.entry(name)).await {
         Ok(found) if usable(&found) => found,
         Ok(_) | Err(Error::NotFound) => return Ok(Claim::Not),
         Err(error) => return Err(error),
@@ -358,7 +364,7 @@ async fn claim(place: &Place, name: &[u8], uid: u32) -> Result<Claim> {
         Err(_) => return Ok(Claim::NoLocks),
     }
     // It may have been finished, or continued, before it was locked.
-    match place.fs.lookup(&Caller::Own, place.dir, name).await {
+    match place.fs.lookup(&Caller::Own, place.dir.entry(name)).await {
         Ok(again) if again.id == found.id && usable(&again) => Ok(Claim::Mine(file, again)),
         Ok(_) | Err(Error::NotFound) => Ok(Claim::Not),
         Err(error) => Err(error),
@@ -370,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_how_much_is_durable() {
+    fn temporary_names_record_the_durable_length() {
         let key = Key { name: 1, source: 0xABC, run: 7 };
         let name = key.temporary(1 << 30);
         assert!(Key::parse(&name).is_some_and(|found| found == (key, 1 << 30)));

@@ -8,10 +8,13 @@
 
 use super::attributes::{self, Like};
 use super::copier::{Copier, add};
-use super::{file, source};
+use super::options::Overwrite;
+use super::{entry, file, source};
+use crate::beyond::may_be_mount_point;
+use crate::chain::Chain;
 use crate::failure::{Asked, Failure, Result};
 use crate::listing::Listing;
-use crate::mounts::Place;
+use crate::mounts::{Mounts, Place};
 use crate::text::kind_name;
 use futures_util::{StreamExt, stream};
 use std::collections::{HashMap, HashSet};
@@ -24,12 +27,14 @@ use weir_vfs::{
 };
 use xxhash_rust::xxh3::xxh3_128;
 
-/// The copy of a file with several names, once it exists.
-type Copied = Arc<OnceLock<FileId>>;
+/// The copy of a file with several names, once it exists, and its place.
+type Copied = Arc<OnceLock<(FileId, Place)>>;
 
 /// The walk's state.
 struct Walk<'a> {
     copier: &'a Arc<Copier>,
+    /// Finds what links and mount points lead to.
+    mounts: Option<&'a mut Mounts>,
     files: JoinSet<()>,
     /// Directories to read, and their destinations.
     ahead: Vec<Ahead>,
@@ -52,9 +57,22 @@ struct Ahead {
     from: Place,
     attr: Attr,
     to: Place,
+    level: Level,
+}
+
+/// Where a file is in a tree.
+#[derive(Clone)]
+struct Level {
     /// Number of directories above it that are copied as well.
     depth: usize,
+    /// The file system of the top.
+    top_fsid: u64,
+    /// If links are followed: the directories above it that are copied as well.
+    above: Chain<Attr>,
 }
+
+/// An entry of a directory, what was found there, and its destination.
+type Target = (Place, weir_vfs::Result<Attr>, Place);
 
 /// A directory of the destination, and its source.
 struct Made {
@@ -63,7 +81,7 @@ struct Made {
     to: Place,
     /// The copy, as it was made or found.
     now: Attr,
-    depth: usize,
+    level: Level,
 }
 
 /// A directory that exists at the destination, and the beginning of its source's entries.
@@ -94,9 +112,14 @@ const MOST_EXISTING: usize = 16 << 10;
 const CALLS_AT_ONCE: usize = 32;
 
 /// Copies each first place to its second, until all is done or interrupted.
-pub(crate) async fn copy(copier: &Arc<Copier>, pairs: Vec<(Place, Place)>) {
+pub(crate) async fn copy(
+    copier: &Arc<Copier>,
+    pairs: Vec<(Place, Place)>,
+    mounts: Option<&mut Mounts>,
+) {
     let mut walk = Walk {
         copier,
+        mounts,
         files: JoinSet::new(),
         ahead: Vec::new(),
         opening: JoinSet::new(),
@@ -154,7 +177,8 @@ impl Walk<'_> {
         if let Some(into) = to.attr.as_ref().filter(|a| a.kind == FileKind::Directory) {
             self.into.push((to.fs.clone(), into.clone()));
         }
-        self.entry(from, attr, to, 0).await;
+        let level = Level { depth: 0, top_fsid: attr.fsid, above: Chain::default() };
+        self.entry(from, attr, to, level).await;
         Ok(())
     }
 
@@ -166,7 +190,12 @@ impl Walk<'_> {
     }
 
     /// Copies one entry, or queues it.
-    async fn entry(&mut self, from: Place, attr: Attr, to: Place, depth: usize) {
+    async fn entry(&mut self, from: Place, attr: Attr, mut to: Place, level: Level) {
+        match entry::prepare(self.copier, &from, &attr, &mut to).await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(failure) => return self.copier.fail(failure),
+        }
         if attr.kind != FileKind::Directory
             && let Some(taken) = &mut self.taken
             && let Some(name) = &to.name
@@ -176,6 +205,10 @@ impl Walk<'_> {
             let failure = Failure::new(asked, "another source was just copied to that name");
             return self.copier.fail(failure.advice("copy them to different directories"));
         }
+        if attr.kind != FileKind::Directory && self.is_kept(&attr, &to) {
+            add(&self.copier.tally.kept, 1);
+            return;
+        }
         match attr.kind {
             FileKind::Regular => self.regular(from, attr, to).await,
             _ if !self.copier.options.recursive => {
@@ -184,7 +217,8 @@ impl Walk<'_> {
                 let advice = "use -r to copy directories and special files";
                 self.copier.fail(failure.advice(advice));
             }
-            FileKind::Directory => self.ahead.push(Ahead { from, attr, to, depth }),
+            FileKind::Directory => self.ahead.push(Ahead { from, attr, to, level }),
+            _ if self.copier.options.dry_run => self.copier.progress.made(&from.shown, &to.shown),
             _ => {
                 let copier = Arc::clone(self.copier);
                 self.spawn(async move {
@@ -198,13 +232,26 @@ impl Walk<'_> {
                         made = make => made,
                         () = copier.interrupted() => return,
                     };
-                    if let Err(failure) = made {
-                        copier.fail(failure);
+                    match made {
+                        Ok(()) => copier.progress.made(&from.shown, &to.shown),
+                        Err(failure) => copier.fail(failure),
                     }
                 })
                 .await;
             }
         }
+    }
+
+    /// Whether a file that exists stays.
+    fn is_kept(&self, attr: &Attr, to: &Place) -> bool {
+        let Some(there) = &to.attr else { return false };
+        let options = &self.copier.options;
+        let stays = match options.overwrite {
+            Overwrite::Replace => false,
+            Overwrite::Keep => true,
+            Overwrite::Update => there.mtime >= attr.mtime,
+        };
+        stays || options.asks && !self.copier.progress.may_replace(&to.shown)
     }
 
     /// Runs a task, beside as many as the options allow.
@@ -234,20 +281,36 @@ impl Walk<'_> {
             add(&self.copier.tally.up_to_date, 1);
             if let (Some(copied), Some(there)) = (copied, &to.attr) {
                 // Set once, as only a file's first name gets here.
-                let _ = copied.set(there.id);
+                let _ = copied.set((there.id, to.clone()));
             }
+            return;
+        }
+        if self.copier.options.dry_run {
+            self.copier.progress.made(&from.shown, &to.shown);
             return;
         }
         let copier = Arc::clone(self.copier);
         self.spawn(async move {
             let done = tokio::select! {
-                done = file::copy(&copier, &from, &attr, &to) => done,
+                done = file::copy_found_again(&copier, &from, &attr, &to) => done,
                 () = copier.interrupted() => return,
             };
-            match (done, copied) {
-                (Ok(id), Some(copied)) => drop(copied.set(id)),
-                (Ok(_), None) => {}
-                (Err(failure), _) => copier.fail(failure),
+            match done {
+                Ok(id) => {
+                    copier.progress.made(&from.shown, &to.shown);
+                    if let Some(copied) = copied {
+                        // Set once, by the task that copies its first name.
+                        let _ = copied.set((id, to));
+                    }
+                }
+                // It appeared meanwhile.
+                Err(failure)
+                    if copier.options.overwrite == Overwrite::Keep
+                        && failure.is_of(Error::Exists) =>
+                {
+                    add(&copier.tally.kept, 1);
+                }
+                Err(failure) => copier.fail(failure),
             }
         })
         .await;
@@ -256,25 +319,35 @@ impl Walk<'_> {
     /// Copies the content of a directory whose copy exists.
     async fn directory(&mut self, opened: Opened) -> Result<()> {
         let Opened { made, is_new, entries, mut rest, listed, there } = opened;
-        let Made { from, to, attr, now, depth } = &made;
-        let (from, to, attr, depth) = (from.clone(), to.clone(), attr.clone(), *depth);
+        let Made { from, to, attr, now, level } = &made;
+        let (from, to, attr, level) = (from.clone(), to.clone(), attr.clone(), level.clone());
         let id = now.id;
         // If the topmost directory were inside the source, it would be found there and copied into
         // itself, forever.
-        if is_new && depth == 0 {
+        if is_new && level.depth == 0 && !self.copier.options.dry_run {
             self.into.push((to.fs.clone(), now.clone()));
         }
         // An earlier run may have ended before it set them.
-        if is_new || self.copier.options.preserve {
+        if (is_new || self.copier.options.preserve) && !self.copier.options.dry_run {
             self.made.push(made);
         }
+        let above = match self.copier.options.dereference {
+            true => level.above.with(attr.clone()),
+            false => Chain::default(),
+        };
+        let level = Level { depth: level.depth + 1, above, ..level };
         let mut page = Some(entries);
         while let Some(entries) = page {
-            for pair in targets((&from, attr.id), (&to, id), &there, entries).await {
-                match pair {
+            for target in targets((&from, attr.id), (&to, id), &there, entries).await {
+                let found = match target {
                     Ok((source, found, target)) => {
-                        self.entry(source, found, target, depth + 1).await;
+                        let led = self.lead(source, found, &level).await;
+                        led.map(|(source, found)| (source, found, target))
                     }
+                    Err(failure) => Err(failure),
+                };
+                match found {
+                    Ok((source, attr, to)) => self.entry(source, attr, to, level.clone()).await,
                     Err(failure) => self.copier.fail(failure),
                 }
             }
@@ -286,10 +359,43 @@ impl Walk<'_> {
         listed
     }
 
+    /// The file to copy for an entry: where links are followed, or a file system is mounted, another one.
+    async fn lead(
+        &mut self,
+        source: Place,
+        found: weir_vfs::Result<Attr>,
+        level: &Level,
+    ) -> Result<(Place, Attr)> {
+        let follows = self.copier.options.dereference;
+        let is_link = match &found {
+            Ok(attr) if follows && attr.kind == FileKind::Symlink => true,
+            Err(error) if may_be_mount_point(*error) && self.mounts.is_some() => false,
+            _ => {
+                let attr = found.asked(|| format!("find {}", source.shown))?;
+                return Ok((source, attr));
+            }
+        };
+        let Some(mounts) = &mut self.mounts else {
+            let asked = format!("follow the symbolic link {}", source.shown);
+            return Err(Failure::new(asked, "this copy cannot leave its tree"));
+        };
+        let (led, attr) = mounts.beyond(&source).await?;
+        let is_above = |above: &Attr| source::is_same(above, &attr);
+        if is_link && attr.kind == FileKind::Directory && level.above.iter().any(is_above) {
+            let asked = format!("copy the symbolic link {}", source.shown);
+            let failure = Failure::new(asked, "it leads to a directory that it is in");
+            return Err(failure.advice("leave out -L to copy the link itself"));
+        }
+        Ok((led, attr))
+    }
+
     /// After the files exist: creates further names and sets the attributes of directories, the
     /// innermost first.
     async fn finish(&mut self) {
         for (copied, to) in std::mem::take(&mut self.links) {
+            if self.copier.options.dry_run {
+                continue;
+            }
             if let Err(failure) = self.link(&copied, &to).await {
                 self.copier.fail(failure);
             }
@@ -298,8 +404,8 @@ impl Walk<'_> {
         // Of several sources that were copied into one directory, the first one counts.
         let mut copies = HashSet::new();
         made.retain(|made| copies.insert(made.now.id));
-        made.sort_by_key(|made| std::cmp::Reverse(made.depth));
-        for level in made.chunk_by(|a, b| a.depth == b.depth) {
+        made.sort_by_key(|made| std::cmp::Reverse(made.level.depth));
+        for level in made.chunk_by(|a, b| a.level.depth == b.level.depth) {
             let set = stream::iter(level).map(|made| self.set(made));
             set.buffer_unordered(CALLS_AT_ONCE).collect::<()>().await;
         }
@@ -319,7 +425,7 @@ impl Walk<'_> {
     async fn link(&self, copied: &Copied, to: &Place) -> Result<()> {
         let write = || format!("make the hard link {}", to.shown);
         let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
-        let Some(id) = copied.get() else {
+        let Some((id, copy)) = copied.get() else {
             return Err(Failure::new(write(), "the file itself was not copied"));
         };
         match &to.attr {
@@ -332,7 +438,8 @@ impl Walk<'_> {
             }
             _ => {}
         }
-        let linked = to.fs.link(&Caller::Own, *id, to.dir, name).await;
+        let link = || to.fs.link(&Caller::Own, *id, to.dir.entry(name));
+        let linked = to.with_directory(|| copy.found_again(*id, link)).await;
         match linked {
             Err(Error::Exists) => self.relink(*id, to, name).await.asked(write)?,
             linked => linked.map(drop).asked(write)?,
@@ -347,12 +454,12 @@ impl Walk<'_> {
     /// Replaces the entry by a link; the old entry exists until then.
     async fn relink(&self, id: FileId, to: &Place, name: &[u8]) -> weir_vfs::Result<()> {
         let temporary = self.copier.link_name();
-        to.fs.link(&Caller::Own, id, to.dir, &temporary).await?;
+        to.fs.link(&Caller::Own, id, to.dir.entry(&temporary)).await?;
         let replace = RenameFlags::Replace;
         let renamed =
             to.fs.rename(&Caller::Own, to.dir.entry(&temporary), to.dir.entry(name), replace).await;
         // If both names already refer to one file, rename(2) does nothing.
-        match to.fs.unlink(&Caller::Own, to.dir, &temporary).await {
+        match to.fs.unlink(&Caller::Own, to.dir.entry(&temporary)).await {
             Ok(()) | Err(Error::NotFound) => renamed,
             Err(error) => renamed.and(Err(error)),
         }
@@ -366,7 +473,7 @@ fn panicked(error: &JoinError) -> Failure {
 /// Makes the directory at the destination if necessary, and begins to list its source and, if it
 /// existed, itself.
 async fn open(copier: &Copier, into: &[(CachedFs, Attr)], next: Ahead) -> Result<Opened> {
-    let Ahead { from, attr, to, depth } = next;
+    let Ahead { from, attr, to, level } = next;
     if is_target(into, &from, &attr).await {
         let asked = format!("copy the directory {}", from.shown);
         let failure = Failure::new(asked, "the copy would be inside of it");
@@ -375,6 +482,11 @@ async fn open(copier: &Copier, into: &[(CachedFs, Attr)], next: Ahead) -> Result
     let make = || format!("make the directory {}", to.shown);
     let (now, is_new) = match (&to.attr, &to.name) {
         (Some(there), _) if there.kind == FileKind::Directory => (there.clone(), false),
+        (None, Some(_)) if copier.options.dry_run => {
+            copier.progress.made(&from.shown, &to.shown);
+            // No call is made with it: it is taken for empty, and nothing is written.
+            (attr.clone(), true)
+        }
         (None, Some(name)) => {
             // A protected directory is protected from the start; any other gets its final mode
             // at once, so that an interrupted run leaves no directory that other users cannot
@@ -382,10 +494,12 @@ async fn open(copier: &Copier, into: &[(CachedFs, Attr)], next: Ahead) -> Result
             let usual = attr.mode & 0o777 & !copier.options.umask;
             let first = if copier.options.preserve { 0o700 } else { usual | 0o700 };
             let set = SetAttr { mode: Some(first), ..SetAttr::default() };
-            match to.fs.mkdir(&Caller::Own, to.dir, name, &set).await {
+            let made = || to.fs.mkdir(&Caller::Own, to.dir.entry(name).with(&set));
+            match to.with_directory(made).await {
                 Ok(made) => {
                     copier.changed.lock().insert(to.dir);
                     add(&copier.tally.directories, 1);
+                    copier.progress.made(&from.shown, &to.shown);
                     (made, true)
                 }
                 // The listing does not have the name, but the file system takes another one for it
@@ -403,7 +517,11 @@ async fn open(copier: &Copier, into: &[(CachedFs, Attr)], next: Ahead) -> Result
     if !is_new {
         there.read(&to, now.id).await;
     }
-    let mut rest = Listing::at(&from, attr.id);
+    let stays_out = copier.options.one_file_system && attr.fsid != level.top_fsid;
+    let mut rest = match stays_out {
+        true => Listing::nothing(&from, attr.id),
+        false => Listing::at(&from, attr.id),
+    };
     let mut entries = Vec::new();
     let mut listed = Ok(());
     for _ in 0..PAGES_AHEAD {
@@ -416,7 +534,7 @@ async fn open(copier: &Copier, into: &[(CachedFs, Attr)], next: Ahead) -> Result
             }
         }
     }
-    Ok(Opened { made: Made { from, attr, to, now, depth }, is_new, entries, rest, listed, there })
+    Ok(Opened { made: Made { from, attr, to, now, level }, is_new, entries, rest, listed, there })
 }
 
 impl Existing {
@@ -444,19 +562,24 @@ impl Existing {
     }
 }
 
-/// The entries of a directory as pairs of source and destination, without those that vanished.
+/// The entries of a directory with their destinations, without those that vanished.
 async fn targets(
     (from, id): (&Place, FileId),
     (to, made): (&Place, FileId),
     there: &Existing,
     entries: Vec<DirEntry>,
-) -> Vec<Result<(Place, Attr, Place)>> {
+) -> Vec<Result<Target>> {
+    let (from, to) = (&from.inside(id), &to.inside(made));
     let pairs = stream::iter(entries).map(|entry| async move {
-        let source = from.child(id, &entry.name, None);
-        let mut target = to.child(made, &entry.name, None);
+        let source = from.child(&entry.name, None);
+        let mut target = to.child(&entry.name, None);
+        let look_up = || source.fs.lookup(&Caller::Own, source.dir.entry(&entry.name));
         let attr = match entry.attr {
-            Some(attr) => Some(attr),
-            None => lookup(&source, &entry.name).await?,
+            Some(attr) => Some(Ok(attr)),
+            None => match source.with_directory(look_up).await {
+                Err(Error::NotFound) => None,
+                found => Some(found),
+            },
         };
         target.attr = match there.found.get(&entry.name) {
             Some(found) => Some(found.clone()),
@@ -490,7 +613,8 @@ async fn symlink(copier: &Copier, from: &Place, attr: &Attr, to: &Place) -> Resu
     let target = target.asked(|| format!("read the symbolic link {}", from.shown))?;
     clear(to).await.asked(write)?;
     let set = SetAttr::default();
-    let made = to.fs.symlink(&Caller::Own, to.dir, name, &target, &set).await.asked(write)?;
+    let make = || to.fs.symlink(&Caller::Own, to.dir.entry(name).with(&set), &target);
+    let made = to.with_directory(make).await.asked(write)?;
     copier.changed.lock().insert(to.dir);
     if copier.options.preserve {
         attributes::set_of_link(copier, Like::new(from, attr), to, &made).await.asked(write)?;
@@ -505,8 +629,8 @@ async fn special(copier: &Copier, from: &Place, attr: &Attr, to: &Place) -> Resu
     let node = SpecialFile::of(attr).ok_or(Error::Invalid).asked(write)?;
     clear(to).await.asked(write)?;
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    let made = to.fs.mknod(&Caller::Own, to.dir, name, node, &set);
-    let made = made.await.asked(write)?;
+    let make = || to.fs.mknod(&Caller::Own, to.dir.entry(name).with(&set), node);
+    let made = to.with_directory(make).await.asked(write)?;
     copier.changed.lock().insert(to.dir);
     attributes::set(copier, Like::new(from, attr), to, made.id).await.asked(write)?;
     add(&copier.tally.special_files, 1);
@@ -517,13 +641,17 @@ async fn special(copier: &Copier, from: &Place, attr: &Attr, to: &Place) -> Resu
 async fn clear(to: &Place) -> weir_vfs::Result<()> {
     match (&to.attr, &to.name) {
         (Some(attr), _) if attr.kind == FileKind::Directory => Err(Error::IsDirectory),
-        (Some(_), Some(name)) => to.fs.unlink(&Caller::Own, to.dir, name).await,
+        (Some(_), Some(name)) => {
+            let unlink = || to.fs.unlink(&Caller::Own, to.dir.entry(name));
+            to.with_directory(unlink).await
+        }
         _ => Ok(()),
     }
 }
 
 async fn lookup(place: &Place, name: &[u8]) -> Result<Option<Attr>> {
-    match place.fs.lookup(&Caller::Own, place.dir, name).await {
+    let look_up = || place.fs.lookup(&Caller::Own, place.dir.entry(name));
+    match place.with_directory(look_up).await {
         Ok(attr) => Ok(Some(attr)),
         Err(Error::NotFound) => Ok(None),
         Err(error) => Err(error).asked(|| format!("find {}", place.shown)),

@@ -32,17 +32,24 @@ pub(crate) struct Args {
     /// The files
     #[arg(value_name = "LOCATION", required = true, value_parser = location())]
     locations: Vec<Location>,
+    #[command(flatten)]
+    range: Range,
+    /// Leave the page cache unchanged, here and at the server
+    #[arg(long)]
+    uncached: bool,
+    #[command(flatten)]
+    mount: MountArgs,
+}
+
+/// The part of each file to write.
+#[derive(clap::Args)]
+struct Range {
     /// Offset to start at in each file
     #[arg(long, value_name = "SIZE", default_value = "0")]
     offset: Size,
     /// Bytes to write of each file [default: up to its end]
     #[arg(long, value_name = "SIZE")]
     length: Option<Size>,
-    /// Leave the page cache unchanged, here and at the server
-    #[arg(long)]
-    uncached: bool,
-    #[command(flatten)]
-    mount: MountArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
@@ -54,7 +61,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         let mut out = Out::new()?;
         let mut failed = false;
         for location in &args.locations {
-            match cat(mounts, location, &args, flags, &mut out).await {
+            match cat(mounts, location, &args.range, flags, &mut out).await {
                 Ok(Ended::Done) => {}
                 Ok(ended) => return Ok(ended),
                 Err(failure) => {
@@ -70,10 +77,24 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     })
 }
 
+/// Writes a whole file to standard output.
+pub(crate) async fn to_output(
+    mounts: &mut Mounts,
+    location: &Location,
+    flags: IoFlags,
+) -> Result<Ended> {
+    let mut out = Out::new()?;
+    let range = Range { offset: Size::Bytes(0), length: None };
+    match cat(mounts, location, &range, flags, &mut out).await? {
+        Ended::Done => written(out.finish()),
+        ended => Ok(ended),
+    }
+}
+
 async fn cat(
     mounts: &mut Mounts,
     location: &Location,
-    args: &Args,
+    args: &Range,
     flags: IoFlags,
     out: &mut Out,
 ) -> Result<Ended> {
@@ -112,7 +133,7 @@ async fn cat(
 }
 
 /// Writes out a file whose size does not describe its content.
-fn cat_stream(mut stream: File, location: &Location, args: &Args, out: &mut Out) -> Result<Ended> {
+fn cat_stream(mut stream: File, location: &Location, args: &Range, out: &mut Out) -> Result<Ended> {
     let asked = || format!("read {location}");
     let mut skip = args.offset.of(0);
     let mut left = args.length.map_or(u64::MAX, |length| length.of(0));

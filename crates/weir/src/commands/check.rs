@@ -1,6 +1,7 @@
 //! `weir check`: tests a server against the RFCs, and lists the rules.
 
 use super::runtime;
+use crate::arguments::JsonArgs;
 use crate::ended::Ended;
 use crate::output::{print, print_json};
 use serde::Serialize;
@@ -18,12 +19,13 @@ Examples:
   weir check --list                               the rules
   weir check --json nfs://filer/ | jq '.[] | select(.verdict == \"fail\")'
 
-The check creates a directory below URL, writes files of known layout, reads them with raw READ_PLUS
-calls, and compares every reply with the files and with RFC 7862 section 15.10. Two clients test locks
-(RFC 8881 section 18.10). The check sends invalid stateids with READ_PLUS (section 8.2.4), and reads
-directories in replies of all sizes while they change (section 18.23). With --leases it tests a client
-that falls silent (sections 8.3 and 8.4). A note means that the server is within its rights and could
-do better. Exit code 1 means that the server breaks a rule. docs/CHECK.md explains each rule.")]
+The check creates a directory below URL, writes files of known layout, reads them with raw \
+READ_PLUS calls, and compares every reply with the files and with RFC 7862 section 15.10. Two \
+clients test locks (RFC 8881 section 18.10). The check sends invalid stateids with READ_PLUS \
+(section 8.2.4), and reads directories in replies of all sizes while they change (section 18.23). \
+With --leases it tests a client that falls silent (sections 8.3 and 8.4). A note means that the \
+server is within its rights and could do better. Exit code 1 means that the server breaks a rule. \
+docs/CHECK.md explains each rule.")]
 pub(crate) struct Args {
     /// A writable directory on the server
     #[arg(value_name = "URL", required_unless_present = "list")]
@@ -31,9 +33,8 @@ pub(crate) struct Args {
     /// Also test leases: takes one lease of the server, or three if a lease does not expire
     #[arg(long)]
     leases: bool,
-    /// Print an array of rules and verdicts as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
     /// Print the rules and how each is tested, and test no server
     #[arg(long, conflicts_with_all = ["url", "leases"])]
     list: bool,
@@ -58,7 +59,7 @@ struct ListRow {
 pub(crate) fn run(args: Args) -> Result<Ended> {
     match &args.url {
         Some(url) => examine(url, &args),
-        None => list(args.json),
+        None => list(args.json.wanted()),
     }
 }
 
@@ -70,7 +71,7 @@ fn examine(url: &NfsUrl, args: &Args) -> Result<Ended> {
         |error: weir_client::Error| Failure::new(format!("check {url}"), error.to_string());
     let report = report.map_err(failed)?;
     let rows: Vec<Row<'_>> = report.findings.iter().map(row).collect();
-    if args.json {
+    if args.json.wanted() {
         print_json(&rows)?;
     } else {
         print(table(&rows).as_bytes())?;

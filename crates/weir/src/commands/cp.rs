@@ -1,26 +1,30 @@
 //! `weir cp`: resolves sources and destinations; `weir_tools::copy` does the copying.
 
-use super::with_mounts;
-use crate::arguments::{MountArgs, one_of, written};
+use super::{cat, with_mounts};
+use crate::arguments::{JsonArgs, MountArgs, one_of, written};
+use crate::cli::too_few;
 use crate::ended::Ended;
-use crate::output::{complain, print, print_json, say, umask};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crate::output::{print, print_json, say, umask};
+use bar::{Bar, in_a_line, progress_bar};
+use indicatif::ProgressBar;
+use plan::{Ends, plan};
+use signals::{end_by_signals, say_what_is_left};
 use std::fmt::Write;
 use std::io::IsTerminal;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use weir_pagecache::CachedFs;
-use weir_tools::copy::source::is_same;
-use weir_tools::copy::{Copier, FileStats, Options, Progress, Sparse, Summary};
+use std::time::Instant;
+use weir_tools::copy::{Copier, FileStats, Options, Overwrite, Reflink, Sparse};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::{Location, Written};
-use weir_tools::mounts::{Links, Mounts, Place};
+use weir_tools::mounts::{Links, Mounts};
 use weir_tools::size::Size;
-use weir_tools::text::size_text;
-use weir_vfs::{Attr, Caller, Capabilities, Error, FileKind, IoFlags};
+use weir_vfs::{FileKind, IoFlags};
+
+pub(crate) mod bar;
+pub(crate) mod plan;
+pub(crate) mod signals;
 
 /// Copy files and trees, locally or over NFS, keeping holes
 #[derive(clap::Args)]
@@ -30,35 +34,89 @@ Examples:
   weir cp nfs://filer/images/disk.img .           and back; keeps holes
   weir cp -r nfs://filer/images ./images          a tree
   weir cp -rp --uncached a/ nfs://filer/backup/   with owners and times, caches unchanged
+  weir cp -a --dry-run a/ nfs://filer/backup/     only says what it would copy
+  zstd -dc img.zst | weir cp - nfs://filer/img    blocks of zeros become holes
+  weir cp nfs://filer/img - | zstd > img.zst      standard output
+  weir cp nfs://filer/img /dev/sdb                a block device, written over
   weir cp -rp --continue big/ nfs://filer/big/    repeat it until it is complete
   weir cp --checksum disk.img nfs://filer/        read the copy back and compare
   weir cp disk.img copy.img --json | jq .hole_bytes
 
-weir cp writes each copy under a temporary name (.weir-*.part) in the destination directory, and
-renames it when it is complete and durable and its source is unchanged. It thus replaces an existing
-file: the copy gets the file's mode and owner, and other hard links to the file keep the old data.
-With --in-place it overwrites the file instead, which is incomplete if the copy fails.
+weir cp writes each copy under a temporary name (.weir-*.part) in the destination directory, \
+and renames it when it is complete and durable and its source is unchanged. It thus replaces \
+an existing file: the copy gets the file's mode and owner, and other hard links to the file \
+keep the old data. With --in-place it overwrites the file instead, which is incomplete if the \
+copy fails.
 
--p keeps what the destination supports. weir cp reports what it does not support: extended
-attributes by name (also security.* and trusted.*), access control lists, times. As with `cp -a`, that
-is no failure. NFS supports only extended attributes of users. Ctrl-C removes unfinished files and
-reports what is left; a second Ctrl-C ends the program at once.
+With -L, a link that leads nowhere, or to a directory that it is in, fails, and the rest is \
+copied. With -x, a directory where another file system is mounted is made, but not filled.
 
-Pages of zeros become holes (--sparse=always), so that a copy takes no more space than one by
-`cp --sparse=always`. Exit code 1 means that something was not copied.")]
+-p keeps what the destination supports. weir cp reports what it does not support: extended \
+attributes by name (also security.* and trusted.*), access control lists, times. As with `cp \
+-a`, that is no failure. NFS supports only extended attributes of users. Ctrl-C removes \
+unfinished files and reports what is left; a second Ctrl-C ends the program at once.
+
+Where source and destination are on one server (version 4.2) or on one file system that shares \
+data, that copies the data itself: holes stay holes, and the data does not pass through weir. \
+Otherwise pages of zeros become holes, so that a copy takes no more space than one by `cp \
+--sparse=always`; an explicit --sparse=always also has the data of one server read and \
+written. Exit code 1 means that something was not copied.")]
 pub(crate) struct Args {
-    /// The sources, then the destination: a directory, or the name of the copy
-    #[arg(value_name = "LOCATION", required = true, num_args = 2.., value_parser = written())]
+    /// The sources, then the destination: a directory, or the name of the copy; `-` is standard input or
+    /// output
+    #[arg(value_name = "LOCATION", required = true, num_args = 1.., value_parser = written())]
     locations: Vec<Written>,
+    /// The directory to copy into; all locations are sources then
+    #[arg(short, long, value_name = "LOCATION", value_parser = written(),
+          conflicts_with = "no_target_directory")]
+    target_directory: Option<Written>,
+    /// The destination is the name of the copy, also if it is a directory
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// The same as -rp
+    #[arg(short, long)]
+    archive: bool,
+    /// Keep files that exist
+    #[arg(short, long, overrides_with_all = ["interactive", "update"])]
+    no_clobber: bool,
+    /// Replace files that exist only if the source was changed later
+    #[arg(short, long, overrides_with_all = ["no_clobber"])]
+    update: bool,
+    /// Ask before a file is replaced
+    #[arg(short, long, overrides_with_all = ["no_clobber", "force"])]
+    interactive: bool,
+    /// Ask nothing, which is the default
+    #[arg(short, long, overrides_with = "interactive")]
+    force: bool,
+    /// Print a line for each file
+    #[arg(short, long)]
+    verbose: bool,
+    /// Copy nothing: print a line for each file that would be copied
+    #[arg(long)]
+    dry_run: bool,
+    /// Most bytes per second that move through weir
+    #[arg(long, value_name = "SIZE")]
+    bwlimit: Option<Size>,
     /// Copy directories with their content; copy symbolic links and special files as such
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
+    /// Copy what symbolic links lead to, instead of the links
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// Do not copy what is in other file systems than the source
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
     /// Keep mode, owner, times, hard links, access control lists and extended attributes
     #[arg(short, long)]
     preserve: bool,
-    /// Which zeros become holes
-    #[arg(long, value_parser = one_of(SPARSE), value_name = "WHEN", default_value = "always")]
-    sparse: Sparse,
+    /// Which zeros become holes [default: always, where weir reads the data itself]
+    #[arg(long, value_parser = one_of(SPARSE), value_name = "WHEN")]
+    sparse: Option<Sparse>,
+    /// Whether file systems and servers copy data themselves: by sharing it (reflinks, CLONE), or on the
+    /// server (COPY)
+    #[arg(long, value_parser = one_of(REFLINK), value_name = "WHEN", default_value = "auto",
+          default_missing_value = "always", num_args = 0..=1, require_equals = true)]
+    reflink: Reflink,
     /// Leave the page cache unchanged, here and at the server
     #[arg(long)]
     uncached: bool,
@@ -83,9 +141,8 @@ pub(crate) struct Args {
     /// evicted from others
     #[arg(long)]
     stats: bool,
-    /// Print a summary as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
     /// Show no progress bar
     #[arg(short, long)]
     quiet: bool,
@@ -100,59 +157,93 @@ const SPARSE: &[(&str, &str, Sparse)] = &[
     ("never", "None: zeros are written out", Sparse::Never),
 ];
 
-/// The progress bar on a terminal; failures are printed above it.
-struct Bar(ProgressBar);
+/// Names of the choices of who copies data.
+const REFLINK: &[(&str, &str, Reflink)] = &[
+    ("auto", "They share it or copy it where they can, unless --sparse is given", Reflink::Auto),
+    ("always", "They share it, or the copy fails", Reflink::Always),
+    ("never", "weir reads and writes all of it", Reflink::Never),
+];
 
-impl Progress for Bar {
-    fn found(&self, bytes: u64) {
-        self.0.inc_length(bytes);
-    }
-
-    fn copied(&self, bytes: u64) {
-        self.0.inc(bytes);
-    }
-
-    fn failed(&self, failure: &Failure) {
-        self.0.suspend(|| complain(failure));
-    }
-
-    fn interrupted(&self) {
-        self.0.suspend(|| say("weir: interrupted"));
+impl Args {
+    /// Whether stores copy data themselves. A request about zeros needs the data here.
+    fn reflink(&self) -> Result<Reflink> {
+        let needs_data =
+            self.checksum || self.resume || self.sparse.is_some_and(|s| s != Sparse::Auto);
+        match self.reflink {
+            Reflink::Always if needs_data => {
+                let failed =
+                    "--checksum, --continue and --sparse need the data to pass through weir";
+                let failure = Failure::new("share data with --reflink=always", failed);
+                Err(failure.advice("leave one of them out"))
+            }
+            Reflink::Auto if self.sparse == Some(Sparse::Always) => Ok(Reflink::Never),
+            reflink => Ok(reflink),
+        }
     }
 }
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
     let begun = Instant::now();
+    let directory = args.target_directory.as_ref();
+    let Some(ends) = Ends::new(&args.locations, directory, args.no_target_directory) else {
+        too_few("cp", "a source and a destination: 2 values required")
+    };
     with_mounts(&args.mount, async |mounts| {
         if args.uncached {
             mounts.uncached();
         }
-        let options = Options {
-            recursive: args.recursive,
-            preserve: args.preserve,
-            sparse: args.sparse,
-            flags: if args.uncached { IoFlags::UNCACHED } else { IoFlags::empty() },
-            jobs: args.jobs.into(),
-            umask: umask(),
-            resume_bytes: args.resume.then(|| args.checkpoint.of(0).max(1)),
-            in_place: args.in_place,
-            checksum: args.checksum,
-            stats: args.stats,
+        let options = args.options()?;
+        let stream = match ends.sources {
+            [source] => stream(&source.location, &options)?,
+            _ => None,
         };
-        let (plan, failures) = plan(mounts, &args.locations, &options).await?;
-        let talks = std::io::stderr().is_terminal() && !args.quiet && !args.json;
-        let progress = if talks { progress_bar() } else { ProgressBar::hidden() };
-        let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), Bar(progress.clone())));
-        failures.into_iter().for_each(|failure| copier.failed_before(failure));
-        // Installed before the copy creates files that an interrupt has to remove. It stays until the
-        // program ends, because unmounting may hang, too.
-        if let Ok(signals) = Signals::listen() {
-            tokio::spawn(interrupt(signals, Arc::clone(&copier)));
+        if is_dash(&ends.to.location) {
+            return match ends.sources {
+                [source] if stream.is_none() => {
+                    cat::to_output(mounts, &source.location, options.flags).await
+                }
+                _ => Err(Failure::new("copy to standard output", "it takes one file")),
+            };
         }
-        copier.copy(plan.pairs, &plan.into).await;
+        let device = device(&ends.to.location);
+        let is_plain = stream.is_none() && device.is_none();
+        let (plan, failures) = match is_plain {
+            true => plan(mounts, &ends, &options).await.map(|(plan, f)| (Some(plan), f))?,
+            false => (None, Vec::new()),
+        };
+        let talks = std::io::stderr().is_terminal() && !args.quiet && !args.json.wanted();
+        let progress = if talks { progress_bar() } else { ProgressBar::hidden() };
+        let tells = (args.verbose || args.dry_run) && !args.json.wanted();
+        let bar = Bar { bar: progress.clone(), tells };
+        let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), bar));
+        failures.into_iter().for_each(|failure| copier.failed_before(failure));
+        // Before the copy makes files that an interrupt has to remove.
+        end_by_signals(&copier);
+        match (plan, stream, device) {
+            (Some(plan), ..) => {
+                copier.copy_beyond(plan.pairs, &plan.into, mounts).await;
+            }
+            (None, stream, Some(path)) => {
+                let from = match &stream {
+                    Some(_) => None,
+                    None => Some(mounts.place(&ends.sources[0].location, Links::Follow).await?),
+                };
+                let shown = ends.sources[0].location.to_string();
+                copier.copy_to_device((&shown, stream, from.as_ref()), path).await;
+            }
+            (None, Some(stream), None) => {
+                let to = stream_target(mounts, &ends).await?;
+                let shown = match is_dash(&ends.sources[0].location) {
+                    true => "standard input".into(),
+                    false => ends.sources[0].location.to_string(),
+                };
+                copier.copy_stream(&shown, stream, &to).await;
+            }
+            (None, None, None) => {}
+        }
         progress.finish_and_clear();
         let summary = copier.summary(begun.elapsed(), mounts.wire_bytes());
-        if args.json {
+        if args.json.wanted() {
             print_json(&summary)?;
         } else {
             if args.stats {
@@ -176,205 +267,81 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     })
 }
 
-/// Pairs of source and destination.
-struct Plan {
-    pairs: Vec<(Place, Place)>,
-    /// The store that all copies go to.
-    into: CachedFs,
-}
-
-/// Resolves the locations. The second value has a failure for each source that cannot be copied.
-async fn plan(
-    mounts: &mut Mounts,
-    locations: &[Written],
-    options: &Options,
-) -> Result<(Plan, Vec<Failure>)> {
-    let Some((last, sources)) = locations.split_last() else {
-        return Err(Failure::new("copy", "no source is given"));
-    };
-    let Written { location: last, ends_in_slash } = last;
-    let to = mounts.place(last, Links::Follow).await?;
-    let into = to.attr.clone().filter(|a| a.kind == FileKind::Directory);
-    if into.is_none() && sources.len() > 1 {
-        let failed = "it is not a directory, and there are several sources";
-        return Err(Failure::new(format!("copy to {last}"), failed).advice("make it first"));
-    }
-    check_uncached(&to, options)?;
-    let mut pairs = Vec::new();
-    let mut failures = Vec::new();
-    if into.is_none() && *ends_in_slash {
-        // A directory that the copy creates may be written with a slash.
-        let source = mounts.place(&sources[0].location, Links::Stay).await?;
-        let kind = source.existing("copy")?.kind;
-        if kind != FileKind::Directory {
-            let failure = Failure::new(format!("copy to {last}"), "there is no such directory");
-            return Err(failure.advice("make it first"));
-        }
-    }
-    for source in sources {
-        match pair(mounts, &source.location, last, &to, into.as_ref(), options).await {
-            Ok(pair) => pairs.push(pair),
-            Err(failure) => {
-                complain(&failure);
-                failures.push(failure);
-            }
-        }
-    }
-    Ok((Plan { pairs, into: to.fs }, failures))
-}
-
-async fn pair(
-    mounts: &mut Mounts,
-    source: &Location,
-    last: &Location,
-    to: &Place,
-    into: Option<&Attr>,
-    options: &Options,
-) -> Result<(Place, Place)> {
-    let links = if options.recursive { Links::Stay } else { Links::Follow };
-    let from = mounts.place(source, links).await?;
-    let attr = from.existing("copy")?;
-    check_uncached(&from, options)?;
-    let to = match (into, source.name()) {
-        (Some(dir), Some(name)) => {
-            let mut to = to.child(dir.id, &name, None);
-            to.attr = match to.fs.lookup(&Caller::Own, dir.id, &name).await {
-                Ok(attr) => Some(attr),
-                Err(Error::NotFound) => None,
-                Err(error) => return Err(error).asked(|| format!("find {}", to.shown)),
-            };
-            to
-        }
-        // A root or `.` has no name: its content goes into the directory itself.
-        (Some(_), None) => to.clone(),
-        (None, _) => to.clone(),
-    };
-    let same = |there: &Attr| (there.fsid, there.id.ino) == (attr.fsid, attr.id.ino);
-    if to.attr.as_ref().is_some_and(same) {
-        let asked = format!("copy {source} to {}", to.shown);
-        return Err(Failure::new(asked, "they are the same file"));
-    }
-    if attr.kind == FileKind::Directory && options.recursive {
-        let inside = is_inside(&to, attr).await.asked(|| format!("find {last}"))?;
-        if inside || is_inside_locally(last, attr) {
-            let asked = format!("copy the directory {source} to {}", to.shown);
-            let failure = Failure::new(asked, "that is inside of it");
-            return Err(failure.advice("copy it to a place outside of it"));
-        }
-    }
-    Ok((from, to))
-}
-
-/// Whether a place is inside a directory, as far as its store knows the parents.
-async fn is_inside(place: &Place, dir: &Attr) -> weir_vfs::Result<bool> {
-    let mut at = place.fs.getattr(place.dir).await?;
-    loop {
-        if is_same(&at, dir) {
-            return Ok(true);
-        }
-        let above = place.fs.parent(at.id).await?;
-        if above.id == at.id {
-            return Ok(false);
-        }
-        at = above;
+impl Args {
+    fn options(&self) -> Result<Options> {
+        Ok(Options {
+            recursive: self.recursive || self.archive,
+            dereference: self.dereference,
+            one_file_system: self.one_file_system,
+            overwrite: match (self.no_clobber, self.update) {
+                (true, _) => Overwrite::Keep,
+                (false, true) => Overwrite::Update,
+                (false, false) => Overwrite::Replace,
+            },
+            asks: self.interactive,
+            dry_run: self.dry_run,
+            bytes_per_second: self.bwlimit.map(|rate| rate.of(0).max(1)),
+            preserve: self.preserve || self.archive,
+            sparse: self.sparse.unwrap_or(Sparse::Always),
+            reflink: self.reflink()?,
+            flags: if self.uncached { IoFlags::UNCACHED } else { IoFlags::empty() },
+            jobs: self.jobs.into(),
+            umask: umask(),
+            resume_bytes: self.resume.then(|| self.checkpoint.of(0).max(1)),
+            in_place: self.in_place,
+            checksum: self.checksum,
+            stats: self.stats,
+            mirror: None,
+        })
     }
 }
 
-/// The same above the directory that was opened as a store, for a local location.
-fn is_inside_locally(location: &Location, dir: &Attr) -> bool {
-    let Location::Local(path) = location else { return false };
-    let there = |path: &Path| -> Option<PathBuf> { path.canonicalize().ok() };
-    let above = path
-        .parent()
-        .map(|above| if above.as_os_str().is_empty() { Path::new(".") } else { above });
-    let Some(real) = there(path).or_else(|| there(above?)) else { return false };
-    real.ancestors().any(|above| {
-        let Ok(found) = above.metadata() else { return false };
-        let time = |time: std::io::Result<SystemTime>| time.ok();
-        let changed = SystemTime::UNIX_EPOCH.checked_add(Duration::new(
-            u64::try_from(found.ctime()).unwrap_or_default(),
-            u32::try_from(found.ctime_nsec()).unwrap_or_default(),
-        ));
-        let times = (time(found.modified()), changed);
-        found.ino() == dir.id.ino && times == (Some(dir.mtime), Some(dir.ctime))
-    })
+/// Whether a location stands for standard input or output. A file of that name is `./-`.
+fn is_dash(location: &Location) -> bool {
+    matches!(location, Location::Local(path) if path == Path::new("-"))
 }
 
-fn check_uncached(place: &Place, options: &Options) -> Result<()> {
-    let able = place.fs.store().capabilities().contains(Capabilities::UNCACHED);
-    if options.flags.contains(IoFlags::UNCACHED) && !able {
-        let asked = format!("copy {} uncached", place.shown);
-        return Err(
-            Failure::new(asked, "its store does not support it").advice("leave out --uncached")
-        );
+/// The source as a stream: standard input, or a local device or pipe that is not to be copied as such.
+fn stream(source: &Location, options: &Options) -> Result<Option<std::fs::File>> {
+    let asked = || format!("read {source}");
+    let Location::Local(path) = source else { return Ok(None) };
+    if is_dash(source) {
+        use std::os::fd::AsFd;
+        let input = std::io::stdin();
+        let input = input.as_fd().try_clone_to_owned().asked(|| "read standard input".into())?;
+        return Ok(Some(input.into()));
     }
-    Ok(())
-}
-
-/// Time that an interrupted copy has to remove unfinished files and to release its servers' state,
-/// and that it waits for a server that does not answer.
-const ORDERLY_END: Duration = Duration::from_secs(5);
-
-/// The signals that end a copy.
-struct Signals {
-    int: Signal,
-    term: Signal,
-}
-
-impl Signals {
-    fn listen() -> std::io::Result<Self> {
-        Ok(Self { int: signal(SignalKind::interrupt())?, term: signal(SignalKind::terminate())? })
+    // To follow a link that is copied as such would change its access time.
+    if options.recursive {
+        return Ok(None);
     }
-
-    async fn told(&mut self) {
-        tokio::select! {
-            _ = self.int.recv() => {}
-            _ = self.term.recv() => {}
-        }
-    }
-}
-
-/// The first signal makes the copy remove its unfinished files and end; the second ends the program.
-async fn interrupt(mut signals: Signals, copier: Arc<Copier>) {
-    signals.told().await;
-    copier.interrupt();
-    // The copy normally ends the program before this returns.
-    let again = tokio::time::timeout(ORDERLY_END, signals.told()).await;
-    say(match again {
-        Ok(()) => "weir: interrupted again, ending at once",
-        Err(_) if copier.left().0.is_empty() => "weir: ending; a server does not answer",
-        Err(_) => "weir: ending; unfinished files could not be removed in time",
+    let is_stream = path.metadata().is_ok_and(|meta| {
+        let kind = meta.file_type();
+        kind.is_block_device() || kind.is_fifo()
     });
-    say_what_is_left(&copier);
-    std::process::exit(130);
-}
-
-/// Reports, once, the files that an interrupted copy left, and what to do with them.
-fn say_what_is_left(copier: &Copier) {
-    if copier.was_told() {
-        return;
-    }
-    for file in copier.incomplete() {
-        say(format_args!("weir: {file} was overwritten in place and is incomplete"));
-    }
-    let (unfinished, begun) = copier.left();
-    for file in &unfinished {
-        say(format_args!("weir: {file} is left over; remove it"));
-    }
-    for file in &begun {
-        say(format_args!(
-            "weir: {file} is unfinished; repeat the command to continue it, or remove it"
-        ));
+    match is_stream {
+        true => std::fs::File::open(path).asked(asked).map(Some),
+        false => Ok(None),
     }
 }
 
-fn progress_bar() -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-    let template =
-        "{bytes:>11} of {total_bytes:11} [{wide_bar}] {binary_bytes_per_sec:>13} {eta:>4}";
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style.progress_chars("=> ")),
-        Err(_) => bar,
+/// A block device of this machine to write to.
+fn device(to: &Location) -> Option<&Path> {
+    let Location::Local(path) = to else { return None };
+    let is_device = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
+    is_device.then_some(path)
+}
+
+/// The name that a stream is written to.
+async fn stream_target(mounts: &mut Mounts, ends: &Ends<'_>) -> Result<weir_tools::mounts::Place> {
+    let place = mounts.place(&ends.to.location, Links::Follow).await?;
+    let is_directory = place.attr.as_ref().is_some_and(|attr| attr.kind == FileKind::Directory);
+    match is_directory || ends.to.ends_in_slash || ends.target == plan::Target::Directory {
+        true => {
+            let failure = Failure::new(format!("write {}", ends.to.location), "it is a directory");
+            Err(failure.advice("name the file to write"))
+        }
+        false => Ok(place),
     }
 }
 
@@ -392,20 +359,4 @@ fn stats_table(stats: &[FileStats]) -> String {
         );
     }
     out
-}
-
-fn in_a_line(summary: &Summary) -> String {
-    format!(
-        "{} copied in {:.2} s, {:.0} MB/s; read {}, wrote {}, skipped {} holes{}",
-        size_text(summary.size_bytes),
-        summary.seconds,
-        summary.mb_per_s,
-        size_text(summary.read_bytes),
-        size_text(summary.written_bytes),
-        summary.holes_skipped,
-        match summary.wire_bytes {
-            0 => String::new(),
-            bytes => format!("; {} over the network", size_text(bytes)),
-        }
-    )
 }

@@ -1,7 +1,7 @@
 //! `weir df`: shows the space on file systems.
 
 use super::{each, with_mounts};
-use crate::arguments::{MountArgs, location};
+use crate::arguments::{JsonArgs, MountArgs, location};
 use crate::ended::Ended;
 use crate::output::{print, print_json};
 use serde::Serialize;
@@ -13,17 +13,27 @@ use weir_tools::text::size_text;
 
 /// Show the space on local and NFS file systems
 #[derive(clap::Args)]
+#[command(disable_help_flag = true)]
 #[command(after_long_help = "\
 Examples:
   weir df nfs://filer/images
+  weir df -b .                        exact numbers of bytes
   weir df --json . nfs://filer/ | jq '.[].available_bytes'")]
 pub(crate) struct Args {
     /// Files or directories on the file systems
     #[arg(value_name = "LOCATION", default_value = ".", value_parser = location())]
     locations: Vec<Location>,
-    /// Print an array of file systems as JSON
-    #[arg(long)]
-    json: bool,
+    /// Print sizes like 1.50 GiB, which is the default
+    #[arg(short = 'h', long)]
+    human: bool,
+    /// Print exact sizes in bytes
+    #[arg(short, long, conflicts_with = "human")]
+    bytes: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    #[command(flatten)]
+    json: JsonArgs,
     #[command(flatten)]
     mount: MountArgs,
 }
@@ -57,15 +67,16 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             Ok(())
         })
         .await;
-        match args.json {
+        match args.json.wanted() {
             true => print_json(&spaces)?,
-            false => print(table(&spaces).as_bytes())?,
+            false => print(table(&spaces, args.bytes).as_bytes())?,
         };
         Ok(ended)
     })
 }
 
-fn table(spaces: &[Space]) -> String {
+fn table(spaces: &[Space], exact: bool) -> String {
+    let text = |bytes: u64| if exact { bytes.to_string() } else { size_text(bytes) };
     let mut out =
         format!("{:>12} {:>12} {:>12} {:>5}  {}\n", "Size", "Used", "Available", "Use", "Location");
     for space in spaces {
@@ -76,9 +87,9 @@ fn table(spaces: &[Space]) -> String {
         let _ = writeln!(
             out,
             "{:>12} {:>12} {:>12} {:>4.0}%  {}",
-            size_text(space.total_bytes),
-            size_text(space.used_bytes),
-            size_text(space.available_bytes),
+            text(space.total_bytes),
+            text(space.used_bytes),
+            text(space.available_bytes),
             share.ceil(),
             space.path
         );

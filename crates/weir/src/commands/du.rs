@@ -1,7 +1,7 @@
 //! `weir du`: shows the space that trees use.
 
 use super::{each, with_mounts};
-use crate::arguments::{MountArgs, location};
+use crate::arguments::{JsonArgs, MountArgs, location};
 use crate::ended::Ended;
 use crate::output::{complain, number, print, print_json};
 use serde::Serialize;
@@ -9,27 +9,63 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use weir_tools::failure::Result;
 use weir_tools::location::Location;
-use weir_tools::mounts::{Links, Place};
+use weir_tools::mounts::{Links, Mounts, Place};
 use weir_tools::text::size_text;
+use weir_tools::walk::Walk;
 use weir_vfs::{Attr, FileKind};
 
 /// Show the space that files and trees use, and their size
 #[derive(clap::Args)]
+#[command(disable_help_flag = true)]
 #[command(after_long_help = "\
 Examples:
   weir du nfs://filer/images          space of sparse files, and their size with holes
+  weir du -d 1 nfs://filer/home       each directory in it, then the sum
+  weir du -ab . | sort -n             every file, in bytes
   weir du --json . | jq '.[].allocated_bytes'
 
-A file with several names counts once.")]
+A file with several names counts once. Without -a and -d, only the sums of the arguments are \
+shown, as with -s of du(1).")]
 pub(crate) struct Args {
     /// Files and directories
     #[arg(value_name = "LOCATION", default_value = ".", value_parser = location())]
     locations: Vec<Location>,
-    /// Print an array of sums as JSON
-    #[arg(long)]
-    json: bool,
+    /// Show only the sum of each argument, which is the default
+    #[arg(short, long, conflicts_with_all = ["max_depth", "all"])]
+    summarize: bool,
+    /// Show the sums of directories, too, down to so many levels below the arguments
+    #[arg(short = 'd', long, value_name = "N")]
+    max_depth: Option<usize>,
+    /// Show all files, not only directories
+    #[arg(short, long)]
+    all: bool,
+    /// Print sizes like 1.50 GiB, which is the default
+    #[arg(short = 'h', long)]
+    human: bool,
+    /// Print exact sizes in bytes
+    #[arg(short, long, conflicts_with = "human")]
+    bytes: bool,
+    /// Do not enter other file systems
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    #[command(flatten)]
+    json: JsonArgs,
     #[command(flatten)]
     mount: MountArgs,
+}
+
+impl Args {
+    /// The deepest level that is shown.
+    fn deepest(&self) -> usize {
+        match self.max_depth {
+            Some(most) => most,
+            None if self.all => usize::MAX,
+            None => 0,
+        }
+    }
 }
 
 #[derive(Default, Serialize)]
@@ -44,67 +80,125 @@ struct Sum {
     directories: u64,
 }
 
+impl Sum {
+    fn of(path: String, attr: &Attr) -> Self {
+        let is_directory = attr.kind == FileKind::Directory;
+        Self {
+            path,
+            allocated_bytes: attr.allocated.into(),
+            size_bytes: if is_directory { 0 } else { attr.size.into() },
+            files: u64::from(!is_directory),
+            directories: u64::from(is_directory),
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.allocated_bytes += other.allocated_bytes;
+        self.size_bytes += other.size_bytes;
+        self.files += other.files;
+        self.directories += other.directories;
+    }
+}
+
 pub(crate) fn run(args: Args) -> Result<Ended> {
     with_mounts(&args.mount, async |mounts| {
-        let mut sums = Vec::new();
-        let mut seen = HashSet::new();
-        let mut unread = false;
+        let mut count = Count { args: &args, seen: HashSet::new(), sums: Vec::new(), all: true };
         let ended = each(&args.locations, async |location| {
             let place = mounts.place(location, Links::Stay).await?;
             let attr = place.existing("measure")?.clone();
-            let mut sum = Sum { path: location.to_string(), ..Sum::default() };
-            unread |= !measure(place, attr, &mut sum, &mut seen).await;
-            sums.push(sum);
+            count.tree(mounts, location, place, attr).await;
             Ok(())
         })
         .await;
-        match args.json {
-            true => print_json(&sums)?,
-            false => print(table(&sums).as_bytes())?,
+        match args.json.wanted() {
+            true => print_json(&count.sums)?,
+            false => print(table(&count.sums, args.bytes).as_bytes())?,
         };
-        Ok(if unread { Ended::Failed } else { ended })
+        Ok(if count.all { ended } else { Ended::Failed })
     })
 }
 
-/// Adds a file or tree to `sum`. Returns false if it could not read, and reported, some of it.
-async fn measure(place: Place, attr: Attr, sum: &mut Sum, seen: &mut HashSet<(u64, u64)>) -> bool {
-    let mut all = true;
-    let mut ahead = vec![(place, attr)];
-    while let Some((place, attr)) = ahead.pop() {
-        let directory = attr.kind == FileKind::Directory;
-        if !directory && attr.nlink > 1 && !seen.insert((attr.fsid, attr.id.ino)) {
-            continue;
-        }
-        sum.allocated_bytes += u128::from(attr.allocated);
-        match directory {
-            true => {
-                sum.directories += 1;
-                match place.children(attr.id).await {
-                    Ok(children) => ahead.extend(children),
-                    Err(failure) => {
-                        complain(&failure);
-                        all = false;
-                    }
-                }
-            }
-            false => {
-                sum.size_bytes += u128::from(attr.size);
-                sum.files += 1;
-            }
-        }
-    }
-    all
+/// Measures trees.
+struct Count<'a> {
+    args: &'a Args,
+    /// Files with several names.
+    seen: HashSet<(u64, u64)>,
+    /// What is shown.
+    sums: Vec<Sum>,
+    /// Whether all could be read.
+    all: bool,
 }
 
-fn table(sums: &[Sum]) -> String {
+impl Count<'_> {
+    /// Measures a file or tree: a directory after what is in it.
+    async fn tree(&mut self, mounts: &mut Mounts, location: &Location, place: Place, attr: Attr) {
+        let (args, top_fsid) = (self.args, attr.fsid);
+        let mut walk = Walk::new(place, attr, args.one_file_system);
+        // The directories on the way down, and their sums so far.
+        let mut above: Vec<Sum> = Vec::new();
+        while let Some(visited) = walk.next() {
+            let depth = visited.names.len();
+            while above.len() > depth {
+                self.leave(&mut above);
+            }
+            let attr = &visited.attr;
+            let is_directory = attr.kind == FileKind::Directory;
+            if args.one_file_system && attr.fsid != top_fsid {
+                continue;
+            }
+            let is_again =
+                !is_directory && attr.nlink > 1 && !self.seen.insert((attr.fsid, attr.id.ino));
+            if is_again && depth > 0 {
+                continue;
+            }
+            let mut sum = Sum::of(location.below(&visited.names).to_string(), attr);
+            if is_again {
+                sum = Sum { path: sum.path, ..Sum::default() };
+            }
+            above.push(sum);
+            if !is_directory {
+                let is_shown = depth == 0 || args.all && depth <= args.deepest();
+                self.leave_shown(&mut above, is_shown);
+                continue;
+            }
+            for failure in walk.enter(&visited, Some(&mut *mounts)).await {
+                complain(&failure);
+                self.all = false;
+            }
+        }
+        while !above.is_empty() {
+            self.leave(&mut above);
+        }
+    }
+
+    /// A directory is complete.
+    fn leave(&mut self, above: &mut Vec<Sum>) {
+        let is_shown = above.len() <= self.args.deepest().saturating_add(1);
+        self.leave_shown(above, is_shown);
+    }
+
+    /// The innermost file is complete: it counts for the directory above it.
+    fn leave_shown(&mut self, above: &mut Vec<Sum>, is_shown: bool) {
+        let Some(sum) = above.pop() else { return };
+        if let Some(outer) = above.last_mut() {
+            outer.add(&sum);
+        }
+        if is_shown {
+            self.sums.push(sum);
+        }
+    }
+}
+
+fn table(sums: &[Sum], exact: bool) -> String {
+    let text = |bytes: u128| if exact { bytes.to_string() } else { total_text(bytes) };
     let mut out = format!("{:>12} {:>12} {:>10}  {}\n", "Space", "Size", "Files", "Location");
     for sum in sums {
         // Writing to a string does not fail.
         let _ = writeln!(
             out,
             "{:>12} {:>12} {:>10}  {}",
-            total_text(sum.allocated_bytes),
-            total_text(sum.size_bytes),
+            text(sum.allocated_bytes),
+            text(sum.size_bytes),
             sum.files,
             sum.path
         );

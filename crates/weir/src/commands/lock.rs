@@ -15,22 +15,25 @@ use tokio::time::timeout;
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts};
-use weir_vfs::{Access, Caller, Error, Lock, LockOwner, LockRange, OpenFile, SetAttr, TO_END};
+use weir_vfs::{
+    Access, Caller, CreateMode, Error, Lock, LockOwner, LockRange, OpenFile, SetAttr, TO_END,
+};
 
 /// Hold a lock on a file while a command runs
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   weir lock nfs://filer/jobs/nightly.lock ./nightly.sh
-  weir lock --nonblock nfs://filer/jobs/nightly.lock ./nightly.sh || echo 'another host is running it'
+  weir lock --nonblock nfs://filer/jobs/nightly.lock ./nightly.sh || echo 'already running'
   weir lock --shared --range 4096-8191 nfs://filer/images/disk.img ./back-up.sh
   weir lock --test nfs://filer/images/disk.img
 
-The lock is an advisory byte-range lock, as of fcntl(2): it conflicts with other locks of the same
-bytes, over any version of NFS or on the server itself. weir lock creates the file if it does not
-exist. It exits with the command's code, or with 1 if it cannot get the lock or loses it: a server
-revokes a lock when it has heard nothing from the client for a lease. weir lock then sends SIGTERM to the
-command. --test prints `free`, or the conflicting lock as `shared` or `exclusive` and its bytes.")]
+The lock is an advisory byte-range lock, as of fcntl(2): it conflicts with other locks of the \
+same bytes, over any version of NFS or on the server itself. weir lock creates the file if it \
+does not exist. It exits with the command's code, or with 1 if it cannot get the lock or loses \
+it: a server revokes a lock when it has heard nothing from the client for a lease. weir lock then \
+sends SIGTERM to the command. --test prints `free`, or the conflicting lock as `shared` or \
+`exclusive` and its bytes.")]
 pub(crate) struct Args {
     /// The file
     #[arg(value_name = "LOCATION", value_parser = location())]
@@ -142,7 +145,9 @@ async fn open(mounts: &mut Mounts, args: &Args) -> Result<Arc<dyn OpenFile>> {
         (Some(attr), _) => attr.id,
         (None, Some(name)) if !args.test => {
             let set = SetAttr { mode: Some(0o666 & !umask()), ..SetAttr::default() };
-            let made = store.create(&Caller::Own, place.dir, name, &set, false).await;
+            let made = store
+                .create(&Caller::Own, place.dir.entry(name).with(&set), CreateMode::MayExist)
+                .await;
             made.asked(asked)?.attr.id
         }
         _ => return Err(Error::NotFound).asked(asked),

@@ -1,11 +1,13 @@
 //! `weir ls`: lists directories.
 
 use super::with_mounts;
-use crate::arguments::{MountArgs, location};
+use crate::arguments::{JsonArgs, MountArgs, location, one_of};
+use crate::colours::{self, Colours};
 use crate::ended::Ended;
 use crate::output::{FileJson, complain, local_time, mode_text, print, print_json};
 use std::collections::HashMap;
 use std::io::IsTerminal;
+use weir_tools::beyond::Child;
 use weir_tools::failure::{Asked, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts, Place};
@@ -20,10 +22,13 @@ Examples:
   weir ls nfs://filer/images
   weir ls -l nfs://filer:3049/images -o vers=3
   weir ls -lh .                       sizes, and the space that sparse files use
+  weir ls -ltr nfs://filer/logs       the latest last
+  weir ls -R nfs://filer/images       with all directories below
   weir ls --json nfs://filer/ | jq -r '.[] | select(.size_bytes > 1e9) | .path'
 
-With -l, the columns are: permissions, links, owner, group, space in use, size, time of the last
-change, name.")]
+With -l, the columns are: permissions, links, owner, group, space in use, size, time of the \
+last change, name. There is one name in a line, as with ls -1. LS_COLORS (dircolors(1)) sets \
+the colours.")]
 pub(crate) struct Args {
     /// The files and directories
     #[arg(value_name = "LOCATION", default_value = ".", value_parser = location())]
@@ -34,6 +39,25 @@ pub(crate) struct Args {
     /// Include names that begin with a dot
     #[arg(short, long)]
     all: bool,
+    /// List directories with all that is in them
+    #[arg(short = 'R', long, conflicts_with = "directory")]
+    recursive: bool,
+    /// Sort by the time of the last change, the latest first
+    #[arg(short = 't', conflicts_with = "by_size")]
+    by_time: bool,
+    /// Sort by size, the largest first
+    #[arg(short = 'S')]
+    by_size: bool,
+    /// Reverse the order
+    #[arg(short, long)]
+    reverse: bool,
+    /// One name in a line, which is the only form
+    #[arg(short = '1')]
+    one: bool,
+    /// Whether names have the colours of LS_COLORS
+    #[arg(long, value_parser = one_of(colours::WHEN), value_name = "WHEN", default_value = "auto",
+          default_missing_value = "always", num_args = 0..=1, require_equals = true)]
+    color: colours::When,
     /// List a directory itself, not its entries
     #[arg(short, long)]
     directory: bool,
@@ -43,9 +67,8 @@ pub(crate) struct Args {
     /// With -l, print numeric owners and groups
     #[arg(short, long)]
     numeric: bool,
-    /// Print an array of files with all attributes as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
     #[command(flatten)]
     mount: MountArgs,
     /// Print help
@@ -60,35 +83,50 @@ struct Listed {
     target: Option<Vec<u8>>,
 }
 
+/// A directory's entries.
+struct Section {
+    title: String,
+    /// The directory's path below the argument, for the paths of JSON.
+    path: Option<Vec<u8>>,
+    listed: Vec<Listed>,
+}
+
 pub(crate) fn run(args: Args) -> Result<Ended> {
     with_mounts(&args.mount, async |mounts| {
         let mut failed = false;
         let mut files = Vec::new();
-        let mut directories = Vec::new();
+        let mut sections = Vec::new();
         for location in &args.locations {
             match list(mounts, location, &args, &mut failed).await {
-                Ok((true, listed)) => directories.push((location, listed)),
-                Ok((false, listed)) => files.extend(listed),
+                Ok(Found::File(listed)) => files.push(listed),
+                Ok(Found::Directories(found)) => sections.extend(found),
                 Err(failure) => {
                     complain(&failure);
                     failed = true;
                 }
             }
         }
-        if args.json {
-            let within = directories.iter().flat_map(|(_, listed)| listed);
-            let json = |f: &Listed| FileJson::new(&f.name, &f.attr, f.target.as_deref());
-            print_json(&files.iter().chain(within).map(json).collect::<Vec<_>>())?;
+        args.sort(&mut files);
+        if args.json.wanted() {
+            let json = |name: &[u8], f: &Listed| FileJson::new(name, &f.attr, f.target.as_deref());
+            let mut all: Vec<_> = files.iter().map(|f| json(&f.name, f)).collect();
+            for Section { path, listed, .. } in &sections {
+                all.extend(listed.iter().map(|f| match path {
+                    Some(path) if !path.is_empty() => json(&[path, &b"/"[..], &f.name].concat(), f),
+                    _ => json(&f.name, f),
+                }));
+            }
+            print_json(&all)?;
         } else {
             let mut text = Vec::new();
             let mut table = Table::new(&args);
             table.write(&files, &mut text);
-            for (at, (location, listed)) in directories.iter().enumerate() {
-                if args.locations.len() > 1 {
+            for (at, section) in sections.iter().enumerate() {
+                if args.locations.len() > 1 || args.recursive {
                     let gap = if at == 0 && files.is_empty() { "" } else { "\n" };
-                    text.extend(format!("{gap}{location}:\n").bytes());
+                    text.extend(format!("{gap}{}:\n", section.title).bytes());
                 }
-                table.write(listed, &mut text);
+                table.write(&section.listed, &mut text);
             }
             print(&text)?;
         }
@@ -96,36 +134,85 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     })
 }
 
-/// The files to list for a location, and whether they are a directory's entries. An entry that
-/// cannot be read is reported and sets `failed`; the others are still listed.
+impl Args {
+    /// Sorts files, which are sorted by name.
+    fn sort(&self, files: &mut [Listed]) {
+        if self.by_time {
+            files.sort_by_key(|file| std::cmp::Reverse(file.attr.mtime));
+        }
+        if self.by_size {
+            files.sort_by_key(|file| std::cmp::Reverse(file.attr.size));
+        }
+        if self.reverse {
+            files.reverse();
+        }
+    }
+}
+
+/// What an argument stands for.
+enum Found {
+    File(Listed),
+    /// The entries of a directory, and with -R of those below it.
+    Directories(Vec<Section>),
+}
+
+/// The files to list for a location. An entry that cannot be read is reported and sets `failed`; the
+/// others are still listed.
 async fn list(
     mounts: &mut Mounts,
     location: &Location,
     args: &Args,
     failed: &mut bool,
-) -> Result<(bool, Vec<Listed>)> {
+) -> Result<Found> {
     // A link to a directory is listed as the directory, unless -d or -l is given.
     let links = if args.directory || args.long { Links::Stay } else { Links::Follow };
     let place = mounts.place(location, links).await?;
     let attr = place.existing("list")?.clone();
     if attr.kind != FileKind::Directory || args.directory {
         let target = target(&place, &attr).await?;
-        let name = location.bytes();
-        return Ok((false, vec![Listed { name, attr, target }]));
+        return Ok(Found::File(Listed { name: location.bytes(), attr, target }));
     }
-    let mut listed = Vec::new();
-    for (child, attr) in place.children(attr.id).await? {
-        let name = child.name.clone().unwrap_or_default();
-        if args.all || !name.starts_with(b".") {
+    let mut sections = Vec::new();
+    // The directories that follow, in reverse.
+    let mut ahead = vec![(place, attr, Vec::new())];
+    while let Some((place, attr, names)) = ahead.pop() {
+        let children = match mounts.children(&place, attr.id).await {
+            Ok((children, failures)) => {
+                *failed |= !failures.is_empty();
+                failures.iter().for_each(complain);
+                children
+            }
+            Err(failure) if names.is_empty() => return Err(failure),
+            Err(failure) => {
+                complain(&failure);
+                *failed = true;
+                continue;
+            }
+        };
+        let mut listed = Vec::new();
+        let mut below = Vec::new();
+        for Child { name, place: child, attr } in children {
+            if !args.all && name.starts_with(b".") {
+                continue;
+            }
             let target = target(&child, &attr).await.unwrap_or_else(|failure| {
                 complain(&failure);
                 *failed = true;
                 None
             });
+            if args.recursive && attr.kind == FileKind::Directory {
+                let names: Vec<Vec<u8>> = [&names[..], std::slice::from_ref(&name)].concat();
+                below.push((child, attr.clone(), names));
+            }
             listed.push(Listed { name, attr, target });
         }
+        args.sort(&mut listed);
+        ahead.extend(below.into_iter().rev());
+        let title = location.below(&names).to_string();
+        let path = args.recursive.then(|| names.join(&b'/'));
+        sections.push(Section { title, path, listed });
     }
-    Ok((true, listed))
+    Ok(Found::Directories(sections))
 }
 
 async fn target(place: &Place, attr: &Attr) -> Result<Option<Vec<u8>>> {
@@ -142,11 +229,13 @@ struct Table<'a> {
     args: &'a Args,
     names: Names,
     terminal: bool,
+    colours: Option<Colours>,
 }
 
 impl<'a> Table<'a> {
     fn new(args: &'a Args) -> Self {
-        Self { args, names: Names::default(), terminal: std::io::stdout().is_terminal() }
+        let terminal = std::io::stdout().is_terminal();
+        Self { args, names: Names::default(), terminal, colours: Colours::of_output(args.color) }
     }
 
     fn write(&mut self, files: &[Listed], out: &mut Vec<u8>) {
@@ -167,7 +256,11 @@ impl<'a> Table<'a> {
                 };
                 out.extend(cell.bytes());
             }
-            out.extend(self.name(&file.name));
+            let name = self.name(&file.name);
+            out.extend(match &self.colours {
+                Some(colours) => colours.paint(name, &file.name, &file.attr),
+                None => name,
+            });
             if let Some(target) = file.target.as_ref().filter(|_| self.args.long) {
                 out.extend(b" -> ");
                 out.extend(self.name(target));

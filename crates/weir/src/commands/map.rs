@@ -1,7 +1,7 @@
 //! `weir map`: shows a file's data, holes and cached pages; `weir_tools::map` draws them.
 
 use super::with_mounts;
-use crate::arguments::{MountArgs, location};
+use crate::arguments::{JsonArgs, MountArgs, location};
 use crate::ended::Ended;
 use crate::output::{print, print_json};
 use std::fs;
@@ -28,9 +28,9 @@ Examples:
   weir map disk.img --svg disk.svg
   weir map disk.img --json | jq '.extents[] | select(.kind == \"hole\")'
 
-The height of a block is the share of data in it. The line below shows cached pages: of a local file,
-those in the kernel's cache; of a file on a server, those in this process's cache. A server without
-SEEK (before NFSv4.2) does not report holes, so the whole file appears as data.")]
+The height of a block is the share of data in it. The line below shows cached pages: of a local \
+file, those in the kernel's cache; of a file on a server, those in this process's cache. A server \
+without SEEK (before NFSv4.2) does not report holes, so the whole file appears as data.")]
 pub(crate) struct Args {
     /// The file
     #[arg(value_name = "LOCATION", value_parser = location())]
@@ -38,9 +38,8 @@ pub(crate) struct Args {
     /// Write an SVG picture to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Print all extents and cached ranges as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
     /// Columns of the picture [default: of the terminal]
     #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(20..=1000))]
     width: Option<u16>,
@@ -65,7 +64,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     if let Some(path) = &args.svg {
         fs::write(path, svg::draw(&map)).asked(|| format!("write {}", path.display()))?;
     }
-    match (args.json, &args.svg) {
+    match (args.json.wanted(), &args.svg) {
         (true, _) => print_json(&map),
         (false, Some(_)) => Ok(Ended::Done),
         (false, None) => {

@@ -1,23 +1,30 @@
 //! One file per command: it resolves the arguments, does the work, and prints the result.
 
-use crate::arguments::MountArgs;
+use crate::arguments::{JsonArgs, MountArgs};
 use crate::ended::Ended;
-use crate::output::complain;
+use crate::output::{complain, print, print_json};
+use serde::Serialize;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::SignalKind;
-use weir_tools::failure::{Asked, Result};
+use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::Mounts;
 
 pub(crate) mod bench;
 pub(crate) mod cat;
 pub(crate) mod check;
+pub(crate) mod checksum;
+pub(crate) mod chmod;
+pub(crate) mod chown;
 pub(crate) mod completions;
 pub(crate) mod cp;
 pub(crate) mod df;
 pub(crate) mod du;
+pub(crate) mod exports;
+pub(crate) mod find;
+pub(crate) mod ln;
 pub(crate) mod lock;
 pub(crate) mod ls;
 pub(crate) mod man;
@@ -26,9 +33,12 @@ pub(crate) mod mkdir;
 pub(crate) mod mv;
 pub(crate) mod rm;
 pub(crate) mod serve;
+mod set_attributes;
 pub(crate) mod stat;
+pub(crate) mod sync;
 pub(crate) mod touch;
 pub(crate) mod tree;
+pub(crate) mod truncate;
 
 /// Time that system calls in progress get when a command ends.
 const LAST_CALLS: Duration = Duration::from_secs(2);
@@ -86,6 +96,61 @@ pub(crate) async fn each<'a>(
         }
     }
     ended
+}
+
+/// What a command that changes files did, for `--json`.
+#[derive(Default, Serialize)]
+pub(crate) struct Changes {
+    /// The files that it changed, made or removed.
+    changed: Vec<String>,
+    /// What failed, as messages.
+    failures: Vec<String>,
+}
+
+/// Reports the changes of a command: line by line (`-v`), or as JSON at the end.
+pub(crate) struct Report {
+    json: bool,
+    verbose: bool,
+    changes: Changes,
+}
+
+impl Report {
+    /// A report of nothing so far.
+    pub(crate) fn new(json: &JsonArgs, verbose: bool) -> Self {
+        Self { json: json.wanted(), verbose, changes: Changes::default() }
+    }
+
+    /// A file was changed; `said` is the line that says so.
+    pub(crate) fn done(&mut self, file: impl Into<String>, said: impl FnOnce() -> String) {
+        if self.json {
+            self.changes.changed.push(file.into());
+        } else if self.verbose {
+            // A closed pipe is no reason to stop half-way.
+            let _ = print(format!("{}\n", said()).as_bytes());
+        }
+    }
+
+    /// Something failed; the command continues.
+    pub(crate) fn failed(&mut self, failure: &Failure) {
+        complain(failure);
+        self.changes.failures.push(failure.to_string());
+    }
+
+    /// Takes the outcome of one of several pieces of work.
+    pub(crate) fn take(&mut self, outcome: Result<()>) {
+        if let Err(failure) = outcome {
+            self.failed(&failure);
+        }
+    }
+
+    /// Prints the JSON, if that is wanted.
+    pub(crate) fn end(self) -> Result<Ended> {
+        let failed = !self.changes.failures.is_empty();
+        if self.json {
+            print_json(&self.changes)?;
+        }
+        Ok(if failed { Ended::Failed } else { Ended::Done })
+    }
 }
 
 /// The executor for a command.

@@ -1,113 +1,330 @@
-//! `weir mv`: renames files within one file system or server.
+//! `weir mv`: renames files, and moves them between file systems and servers.
 
-use super::with_mounts;
-use crate::arguments::{MountArgs, location, written};
+use super::cp::plan::{Ends, Target, pair};
+use super::cp::signals::{end_by_signals, say_what_is_left};
+use super::{Report, with_mounts};
+use crate::arguments::{JsonArgs, MountArgs, written};
+use crate::cli::too_few;
 use crate::ended::Ended;
+use crate::output::{complain, confirm, say, umask};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 use weir_client::NfsUrl;
+use weir_tools::copy::{Copier, Options, Progress};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::{Location, Written};
-use weir_tools::mounts::{Links, Mounts};
+use weir_tools::mounts::{Links, Mounts, Place};
+use weir_tools::remove::{Event, remove};
 use weir_vfs::{Caller, Error, FileKind, RenameFlags};
 
-/// Rename or move a file or directory within one file system
+/// Rename or move files and directories
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   weir mv nfs://filer/images/new.img nfs://filer/images/disk.img
-  weir mv nfs://filer/images/disk.img nfs://filer/old/          into a directory
-  weir mv -n a b                                  never replaces an existing file")]
+  weir mv a.img b.img nfs://filer/old/            several, into a directory
+  weir mv -n a b                                  never replaces an existing file
+  weir mv disk.img nfs://filer/images/            to another file system
+
+Within a file system or server, a move is one rename. Otherwise weir copies, as `weir cp -a` \
+does, and removes the source when all of the copy is complete and durable. What the \
+destination cannot keep is reported. A source that cannot be copied whole stays.")]
 pub(crate) struct Args {
-    /// The file or directory to move
-    #[arg(value_name = "FROM", value_parser = location())]
-    from: Location,
-    /// The destination: a directory, or the new name
-    #[arg(value_name = "TO", value_parser = written())]
-    to: Written,
+    /// The sources, then the destination: a directory, or the new name
+    #[arg(value_name = "LOCATION", required = true, num_args = 1.., value_parser = written())]
+    locations: Vec<Written>,
+    /// The directory to move into; all locations are sources then
+    #[arg(short, long, value_name = "LOCATION", value_parser = written(),
+          conflicts_with = "no_target_directory")]
+    target_directory: Option<Written>,
+    /// The destination is the new name, also if it is a directory
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
     /// Do not replace an existing file
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with_all = ["interactive", "force"])]
     no_clobber: bool,
+    /// Replace files that exist only if the source was changed later
+    #[arg(short, long)]
+    update: bool,
+    /// Ask before a file is replaced
+    #[arg(short, long, overrides_with_all = ["no_clobber", "force"])]
+    interactive: bool,
+    /// Ask nothing, which is the default
+    #[arg(short, long, overrides_with_all = ["no_clobber", "interactive"])]
+    force: bool,
+    /// Print a line for each source
+    #[arg(short, long)]
+    verbose: bool,
+    #[command(flatten)]
+    json: JsonArgs,
     #[command(flatten)]
     mount: MountArgs,
 }
 
+/// Whether a file was moved.
+enum Moved {
+    /// It has the new name, which is shown like this.
+    To(String),
+    /// The existing file stays, as asked for.
+    Not,
+    /// A rename cannot move it.
+    Elsewhere,
+}
+
 pub(crate) fn run(args: Args) -> Result<Ended> {
-    match (&args.from, &args.to.location) {
-        (Location::Local(from), Location::Local(to)) => local(from, to, &args)?,
-        (Location::Nfs(from), Location::Nfs(to)) if from.host == to.host => {
-            with_mounts(&args.mount, async |mounts| remote(mounts, from, to, &args).await)?;
+    let directory = args.target_directory.as_ref();
+    let Some(ends) = Ends::new(&args.locations, directory, args.no_target_directory) else {
+        too_few("mv", "a source and a destination: 2 values required")
+    };
+    with_mounts(&args.mount, async |mounts| {
+        let mut report = Report::new(&args.json, args.verbose);
+        if ends.target == Target::Directory || ends.sources.len() > 1 {
+            let to = mounts.place(&ends.to.location, Links::Follow).await?;
+            if to.attr.as_ref().is_none_or(|attr| attr.kind != FileKind::Directory) {
+                let asked = format!("move to {}", ends.to.location);
+                let failure = Failure::new(asked, "there is no such directory");
+                return Err(failure.advice("make it first"));
+            }
         }
-        _ => return Err(elsewhere(&args)),
-    }
-    Ok(Ended::Done)
-}
-
-fn asked(args: &Args) -> String {
-    format!("move {} to {}", args.from, args.to.location)
-}
-
-fn elsewhere(args: &Args) -> Failure {
-    Failure::new(asked(args), "they are on different file systems")
-        .advice("copy it with `weir cp -rp`, then remove it with `weir rm -r`")
-}
-
-/// The kernel renames local files.
-fn local(from: &Path, to: &Path, args: &Args) -> Result<()> {
-    let to = match from.file_name() {
-        Some(name) if to.is_dir() => to.join(name),
-        _ => to.to_path_buf(),
-    };
-    let flags = match args.no_clobber {
-        true => rustix::fs::RenameFlags::NOREPLACE,
-        false => rustix::fs::RenameFlags::empty(),
-    };
-    fs::symlink_metadata(from).asked(|| asked(args))?;
-    match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, &to, flags) {
-        Err(rustix::io::Errno::XDEV) => Err(elsewhere(args)),
-        renamed => renamed.map_err(std::io::Error::from).asked(|| asked(args)),
-    }
-}
-
-async fn remote(mounts: &mut Mounts, from: &NfsUrl, to: &NfsUrl, args: &Args) -> Result<()> {
-    // One mount has to reach both ends: that of the directory above both.
-    let shared = from.path.iter().zip(&to.path).take_while(|(a, b)| a == b).count();
-    let shared = shared.min(from.path.len().saturating_sub(1)).min(to.path.len());
-    let root = NfsUrl { path: from.path[..shared].to_vec(), ..from.clone() };
-    mounts.place(&Location::Nfs(root), Links::Follow).await?;
-    let source = mounts.place(&args.from, Links::Stay).await?;
-    let kind = source.existing("move")?.kind;
-    // A link to a directory stands for the directory, as in mv(1); any other link is replaced itself.
-    let led = mounts.place(&args.to.location, Links::Follow).await;
-    if let Err(failure) = &led
-        && !failure.is_of(Error::NotFound)
-        && let Ok(there) = mounts.place(&args.to.location, Links::Stay).await
-        && there.attr.is_some()
-    {
-        // The link's target may be a directory.
-        return Err(failure.clone());
-    }
-    let into = led.ok().filter(|p| p.attr.as_ref().is_some_and(|a| a.kind == FileKind::Directory));
-    let target = match into {
-        Some(into) => {
-            let name = source.name.as_deref().ok_or(Error::Invalid).asked(|| asked(args))?;
-            into.child(into.existing("find")?.id, name, None)
+        for source in ends.sources {
+            let one = One { from: &source.location, ends: &ends, args: &args };
+            match one.go(mounts, &mut report).await {
+                Ok(Moved::To(to)) => {
+                    report.done(to.clone(), || format!("{} -> {to}", source.location));
+                }
+                Ok(Moved::Not | Moved::Elsewhere) => {}
+                Err(failure) => report.failed(&failure),
+            }
         }
-        None if args.to.ends_in_slash && kind != FileKind::Directory => {
-            let failure = Failure::new(asked(args), "there is no such directory");
-            return Err(failure.advice("make it first"));
-        }
-        None => mounts.place(&args.to.location, Links::Stay).await?,
-    };
-    if !Arc::ptr_eq(source.fs.store(), target.fs.store()) {
-        return Err(elsewhere(args));
+        report.end()
+    })
+}
+
+/// One source to move.
+struct One<'a> {
+    from: &'a Location,
+    ends: &'a Ends<'a>,
+    args: &'a Args,
+}
+
+impl One<'_> {
+    fn asked(&self) -> String {
+        format!("move {} to {}", self.from, self.ends.to.location)
     }
-    let (Some(old), Some(new)) = (&source.name, &target.name) else {
-        return Err(Failure::new(asked(args), "a root cannot be moved"));
-    };
-    let flags = if args.no_clobber { RenameFlags::NoReplace } else { RenameFlags::Replace };
-    let renamed =
-        source.fs.rename(&Caller::Own, source.dir.entry(old), target.dir.entry(new), flags);
-    renamed.await.asked(|| asked(args))
+
+    async fn go(&self, mounts: &mut Mounts, report: &mut Report) -> Result<Moved> {
+        let moved = match (self.from, &self.ends.to.location) {
+            (Location::Local(from), Location::Local(to)) => self.local(from, to)?,
+            (Location::Nfs(from), Location::Nfs(to)) if from.host == to.host => {
+                self.remote(mounts, from, to).await?
+            }
+            _ => Moved::Elsewhere,
+        };
+        match moved {
+            Moved::Elsewhere => self.copy_and_remove(mounts, report).await,
+            moved => Ok(moved),
+        }
+    }
+
+    /// Whether a file that exists under the new name stays.
+    fn stays(&self, source: SystemTime, there: SystemTime, shown: &str) -> bool {
+        let is_newer = self.args.update && there >= source;
+        is_newer || self.args.interactive && !confirm(&format!("replace {shown}?"))
+    }
+
+    fn flags(&self) -> RenameFlags {
+        if self.args.no_clobber { RenameFlags::NoReplace } else { RenameFlags::Replace }
+    }
+
+    /// The kernel renames local files.
+    fn local(&self, from: &Path, to: &Path) -> Result<Moved> {
+        let to: PathBuf = match from.file_name() {
+            Some(name) if self.ends.target != Target::Name && to.is_dir() => to.join(name),
+            _ => to.to_path_buf(),
+        };
+        let flags = match self.args.no_clobber {
+            true => rustix::fs::RenameFlags::NOREPLACE,
+            false => rustix::fs::RenameFlags::empty(),
+        };
+        let source = fs::symlink_metadata(from).asked(|| self.asked())?;
+        let shown = Location::Local(to.clone()).to_string();
+        if let Ok(there) = fs::symlink_metadata(&to)
+            && let (Ok(source), Ok(there)) = (source.modified(), there.modified())
+            && self.stays(source, there, &shown)
+        {
+            return Ok(Moved::Not);
+        }
+        match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, &to, flags) {
+            Err(rustix::io::Errno::XDEV) => Ok(Moved::Elsewhere),
+            renamed => {
+                renamed.map_err(std::io::Error::from).asked(|| self.asked())?;
+                Ok(Moved::To(shown))
+            }
+        }
+    }
+
+    async fn remote(&self, mounts: &mut Mounts, from: &NfsUrl, to: &NfsUrl) -> Result<Moved> {
+        let asked = || self.asked();
+        // One mount has to reach both ends: that of the directory above both.
+        let shared = from.path.iter().zip(&to.path).take_while(|(a, b)| a == b).count();
+        let shared = shared.min(from.path.len().saturating_sub(1)).min(to.path.len());
+        let root = NfsUrl { path: from.path[..shared].to_vec(), ..from.clone() };
+        mounts.place(&Location::Nfs(root), Links::Follow).await?;
+        let source = mounts.place(self.from, Links::Stay).await?;
+        let attr = source.existing("move")?;
+        let target = self.target(mounts, &source).await?;
+        if !Arc::ptr_eq(source.fs.store(), target.fs.store()) {
+            return Ok(Moved::Elsewhere);
+        }
+        if let Some(there) = &target.attr
+            && self.stays(attr.mtime, there.mtime, &target.shown)
+        {
+            return Ok(Moved::Not);
+        }
+        let (Some(old), Some(new)) = (&source.name, &target.name) else {
+            return Err(Failure::new(asked(), "a root cannot be moved"));
+        };
+        let renamed = source.fs.rename(
+            &Caller::Own,
+            source.dir.entry(old),
+            target.dir.entry(new),
+            self.flags(),
+        );
+        match renamed.await {
+            Err(Error::CrossDevice) => Ok(Moved::Elsewhere),
+            renamed => renamed.asked(asked).map(|()| Moved::To(target.shown)),
+        }
+    }
+
+    /// The new name at a server, and what is there.
+    async fn target(&self, mounts: &mut Mounts, source: &Place) -> Result<Place> {
+        let asked = || self.asked();
+        let Written { location, ends_in_slash } = self.ends.to;
+        if self.ends.target == Target::Name {
+            return mounts.place(location, Links::Stay).await;
+        }
+        // A link to a directory stands for the directory, as in mv(1); any other link is replaced
+        // itself.
+        let led = mounts.place(location, Links::Follow).await;
+        if let Err(failure) = &led
+            && !failure.is_of(Error::NotFound)
+            && let Ok(there) = mounts.place(location, Links::Stay).await
+            && there.attr.is_some()
+        {
+            // The link's target may be a directory.
+            return Err(failure.clone());
+        }
+        let is_directory = |place: &Place| {
+            place.attr.as_ref().is_some_and(|attr| attr.kind == FileKind::Directory)
+        };
+        match led.ok().filter(is_directory) {
+            Some(into) => {
+                let name = source.name.as_deref().ok_or(Error::Invalid).asked(asked)?;
+                let mut place = into.child(into.existing("find")?.id, name, None);
+                place.attr = match place.fs.lookup(&Caller::Own, place.dir.entry(name)).await {
+                    Ok(attr) => Some(attr),
+                    Err(Error::NotFound) => None,
+                    Err(error) => return Err(error).asked(asked),
+                };
+                Ok(place)
+            }
+            None if *ends_in_slash && source.existing("move")?.kind != FileKind::Directory => {
+                let failure = Failure::new(asked(), "there is no such directory");
+                Err(failure.advice("make it first"))
+            }
+            None => mounts.place(location, Links::Stay).await,
+        }
+    }
+
+    /// Copies to another file system, and then removes the source.
+    async fn copy_and_remove(&self, mounts: &mut Mounts, report: &mut Report) -> Result<Moved> {
+        let asked = || self.asked();
+        let options = Options {
+            recursive: true,
+            preserve: true,
+            umask: umask(),
+            overwrite: match self.args.no_clobber {
+                true => weir_tools::copy::Overwrite::Keep,
+                false => weir_tools::copy::Overwrite::Replace,
+            },
+            ..Options::default()
+        };
+        let to = mounts.place(&self.ends.to.location, Links::Follow).await?;
+        let into = to.attr.clone().filter(|attr| attr.kind == FileKind::Directory);
+        let into = into.filter(|_| self.ends.target != Target::Name);
+        let (from, to) =
+            pair(mounts, self.from, &self.ends.to.location, &to, into.as_ref(), &options).await?;
+        let attr = from.existing("move")?.clone();
+        if self.from.name().is_none() {
+            return Err(Failure::new(asked(), "a root cannot be moved"));
+        }
+        if let Some(there) = &to.attr {
+            let is_directory = attr.kind == FileKind::Directory;
+            if self.args.no_clobber {
+                return Err(Error::Exists).asked(asked);
+            }
+            match (is_directory, there.kind == FileKind::Directory) {
+                (false, false) if self.stays(attr.mtime, there.mtime, &to.shown) => {
+                    return Ok(Moved::Not);
+                }
+                (false, false) => {}
+                (false, true) => return Err(Error::IsDirectory).asked(asked),
+                (true, false) => return Err(Error::NotDirectory).asked(asked),
+                (true, true) if to.children(there.id).await?.is_empty() => {}
+                (true, true) => return Err(Error::NotEmpty).asked(asked),
+            }
+        }
+        let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), Failures));
+        end_by_signals(&copier);
+        let store = to.fs.clone();
+        copier.copy(vec![(from, to.clone())], &store).await;
+        for lost in copier.not_preserved() {
+            say(format_args!("weir: the destination does not keep {lost}"));
+        }
+        if copier.is_interrupted() {
+            say_what_is_left(&copier);
+            return Err(Failure::new(asked(), "interrupted"));
+        }
+        let summary = copier.summary(std::time::Duration::ZERO, 0);
+        if copier.failed() || summary.kept > 0 {
+            let failure = Failure::new(asked(), "not all of it could be copied");
+            return Err(failure.advice("the source stays as it is"));
+        }
+        self.remove_source(mounts, report).await?;
+        Ok(Moved::To(to.shown))
+    }
+
+    /// Removes a source that was copied.
+    async fn remove_source(&self, mounts: &mut Mounts, report: &mut Report) -> Result<()> {
+        let remove_asked = || format!("remove {} after it was copied", self.from);
+        let (Some(above), Some(name)) = (self.from.parent(), self.from.name()) else {
+            return Err(Failure::new(remove_asked(), "it has no name"));
+        };
+        let above = mounts.place(&above, Links::Follow).await?;
+        let id = above.existing("find")?.id;
+        let attr = above.fs.lookup(&Caller::Own, id.entry(&name)).await.asked(remove_asked)?;
+        let place = above.child(id, &name, Some(attr.clone()));
+        remove(place, attr, |event| {
+            if let Event::Failed(failure) = event {
+                report.failed(&failure);
+            }
+        })
+        .await;
+        Ok(())
+    }
+}
+
+/// Says what fails.
+struct Failures;
+
+impl Progress for Failures {
+    fn failed(&self, failure: &Failure) {
+        complain(failure);
+    }
+
+    fn interrupted(&self) {
+        say("weir: interrupted");
+    }
 }

@@ -4,9 +4,10 @@ use super::{each, with_mounts};
 use crate::arguments::{MountArgs, location};
 use crate::ended::Ended;
 use crate::output::{complain, print};
+use weir_tools::beyond::Child;
 use weir_tools::failure::{Asked, Result};
 use weir_tools::location::Location;
-use weir_tools::mounts::{Links, Place};
+use weir_tools::mounts::{Links, Mounts, Place};
 use weir_tools::text::{shown, size_text};
 use weir_vfs::{Attr, Caller, FileKind};
 
@@ -32,6 +33,7 @@ pub(crate) struct Args {
 
 /// A line to draw, with the text before its name and before the names below it.
 struct Line {
+    name: Vec<u8>,
     place: Place,
     attr: Attr,
     before: String,
@@ -46,7 +48,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             let place = mounts.place(location, Links::Follow).await?;
             let attr = place.existing("draw")?.clone();
             print(format!("{location}\n").as_bytes())?;
-            unread |= !draw(place, attr, &args).await?;
+            unread |= !draw(mounts, place, attr, &args).await?;
             Ok(())
         })
         .await;
@@ -55,11 +57,18 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
 }
 
 /// Draws a directory's entries. Returns false if it could not read, and reported, some of them.
-async fn draw(place: Place, attr: Attr, args: &Args) -> Result<bool> {
-    let mut all = true;
-    let mut ahead = below(&place, &attr, "", 0, args).await?;
+async fn draw(mounts: &mut Mounts, place: Place, attr: Attr, args: &Args) -> Result<bool> {
+    let top = Line {
+        name: Vec::new(),
+        place,
+        attr,
+        before: String::new(),
+        below: String::new(),
+        level: 0,
+    };
+    let (mut ahead, mut all) = below(mounts, &top, args).await?;
     while let Some(line) = ahead.pop() {
-        let name = shown(line.place.name.as_deref().unwrap_or_default());
+        let name = shown(&line.name);
         let about = match line.attr.kind {
             FileKind::Regular => format!("  ({})", size_text(line.attr.size)),
             FileKind::Symlink => {
@@ -78,8 +87,11 @@ async fn draw(place: Place, attr: Attr, args: &Args) -> Result<bool> {
             _ => String::new(),
         };
         print(format!("{}{name}{about}\n", line.before).as_bytes())?;
-        match below(&line.place, &line.attr, &line.below, line.level, args).await {
-            Ok(lines) => ahead.extend(lines),
+        match below(mounts, &line, args).await {
+            Ok((lines, all_found)) => {
+                all &= all_found;
+                ahead.extend(lines);
+            }
             Err(failure) => {
                 complain(&failure);
                 all = false;
@@ -89,25 +101,21 @@ async fn draw(place: Place, attr: Attr, args: &Args) -> Result<bool> {
     Ok(all)
 }
 
-/// The lines of a directory's entries, in reverse order.
-async fn below(
-    place: &Place,
-    attr: &Attr,
-    before: &str,
-    level: usize,
-    args: &Args,
-) -> Result<Vec<Line>> {
-    if attr.kind != FileKind::Directory || level >= args.levels {
-        return Ok(Vec::new());
+/// The lines of a directory's entries, in reverse order, and whether all could be looked up.
+async fn below(mounts: &mut Mounts, line: &Line, args: &Args) -> Result<(Vec<Line>, bool)> {
+    let Line { place, attr, below: before, level, .. } = line;
+    if attr.kind != FileKind::Directory || *level >= args.levels {
+        return Ok((Vec::new(), true));
     }
-    let mut children = place.children(attr.id).await?;
-    children.retain(|(child, _)| {
-        args.all || !child.name.as_ref().is_some_and(|name| name.starts_with(b"."))
-    });
-    let lines = children.into_iter().rev().enumerate().map(|(from_last, (place, attr))| {
+    let (mut children, failures) = mounts.children(place, attr.id).await?;
+    failures.iter().for_each(complain);
+    children.retain(|child| args.all || !child.name.starts_with(b"."));
+    let lines = children.into_iter().rev().enumerate().map(|(from_last, child)| {
+        let Child { name, place, attr } = child;
         let (branch, trunk) =
             if from_last == 0 { ("└── ", "    ") } else { ("├── ", "│   ") };
         Line {
+            name,
             place,
             attr,
             before: format!("{before}{branch}"),
@@ -115,5 +123,5 @@ async fn below(
             level: level + 1,
         }
     });
-    Ok(lines.collect())
+    Ok((lines.collect(), failures.is_empty()))
 }

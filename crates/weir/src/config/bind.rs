@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_to_listen() {
+    fn bind_addresses_are_parsed() {
         let bind = |text: &str| text.parse::<Bind>().map(|b| (b.address, b.port));
         let ip = |text: &str| text.parse().ok();
         assert_eq!(bind("0.0.0.0:99"), Ok((ip("0.0.0.0"), Some(99))));

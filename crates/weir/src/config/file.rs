@@ -121,6 +121,7 @@ struct Server {
     rpcbind: bool,
     delegations: Option<bool>,
     delegated_times: bool,
+    retry_journal: Option<bool>,
     metrics: Option<Spanned<Text<Bind>>>,
     id_domain: Option<Spanned<String>>,
     secure: Option<bool>,
@@ -233,6 +234,7 @@ impl Server {
             rpcbind: self.rpcbind,
             delegations: self.delegations.unwrap_or(default.delegations),
             delegated_times: self.delegated_times,
+            retry_journal: self.retry_journal.unwrap_or(default.retry_journal),
             metrics,
             id_domain,
             admission: AdmissionOptions {
@@ -453,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_sound() {
+    fn the_example_file_is_valid() {
         let text = include_str!("../../../../dist/weir.toml");
         let settings = settings(text);
         assert!(settings.exports.len() > 1);
@@ -462,14 +464,14 @@ mod tests {
             .into_iter()
             .chain(["rpcbind", "path", "name", "read_only", "squash", "anon_uid", "anon_gid"])
             .chain(["clients", "cache", "network", "access", "delegations", "durability"])
-            .chain(["delegated_times"])
+            .chain(["delegated_times", "retry_journal"])
         {
             assert!(text.contains(&format!("{key} =")), "{key}");
         }
     }
 
     #[test]
-    fn all_that_can_be_said() {
+    fn every_key_is_accepted() {
         let all = settings(
             r#"
             [server]
@@ -483,6 +485,7 @@ mod tests {
             rpcbind = true
             delegations = false
             delegated_times = true
+            retry_journal = false
 
             [[export]]
             path = "/srv/images"
@@ -512,6 +515,7 @@ mod tests {
         assert_eq!((all.threads.map(NonZeroUsize::get), all.lease.as_secs()), (Some(8), 45));
         assert_eq!(all.versions, Versions::V3 | Versions::V4_0 | Versions::V4_2);
         assert!(all.rpcbind && !all.delegations && all.delegated_times && all.state_dir.is_some());
+        assert!(!all.retry_journal);
         let [images, home] = &all.exports[..] else { panic!() };
         assert_eq!((&*images.name, images.read_only, images.anon_gid), ("/images", true, 8));
         assert_eq!((images.squash, images.cache), (SquashArg::All, CacheArg::Auto));
@@ -525,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place_and_what_to_do() {
+    fn errors_are_reported_with_position_and_advice() {
         let export = "[[export]]\npath = \"/a\"\n";
         for (text, said) in [
             ("", "weir.toml: there is no export; add an [[export]]"),
@@ -594,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_are_not_there_are_said_with_their_place() {
+    fn missing_directories_are_reported_with_their_position() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("weir.toml");
         let write = |path: &Path| {

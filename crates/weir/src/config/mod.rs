@@ -46,6 +46,8 @@ pub(crate) struct Settings {
     pub(crate) delegations: bool,
     /// Clients may keep the times of files that they have delegated for writing.
     pub(crate) delegated_times: bool,
+    /// Keep a journal of changes of names for requests that clients send again after a restart.
+    pub(crate) retry_journal: bool,
     /// Address of the metrics server.
     pub(crate) metrics: Option<SocketAddr>,
     /// Domain of the names of users and groups.
@@ -144,6 +146,7 @@ impl Default for Settings {
             rpcbind: false,
             delegations: true,
             delegated_times: false,
+            retry_journal: true,
             metrics: None,
             id_domain: None,
             admission: AdmissionOptions::default(),

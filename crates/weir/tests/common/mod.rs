@@ -52,19 +52,19 @@ pub(crate) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// The user to be where root would be allowed all, and what is his.
+/// The ordinary user of tests that root runs, and the group of that user.
 const NOBODY: u32 = 65534;
 
-/// Has a command run as an ordinary user: as nobody, for root.
-pub(crate) fn as_nobody(mut command: Command) -> Command {
+/// Runs a command as an ordinary user, also if the test runs as root.
+pub(crate) fn as_ordinary_user(mut command: Command) -> Command {
     if rustix::process::geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
     command
 }
 
-/// Gives a tree to the user of [`as_nobody`], and lets him into `above`, the scratch directory.
-pub(crate) fn hand_to_nobody(above: &Path, tree: &Path) {
+/// Gives a tree to the user of [`as_ordinary_user`], and opens `above`, the scratch directory, to that user.
+pub(crate) fn give_to_ordinary_user(above: &Path, tree: &Path) {
     if !rustix::process::geteuid().is_root() {
         return;
     }

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_not_done_is_sent_again() {
+    fn only_the_rest_of_a_delayed_compound_is_sent_again() {
         let args = create::Args {
             kind: Kind::Directory,
             name: b"new".as_slice().into(),

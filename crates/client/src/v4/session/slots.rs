@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_was_given_to_an_abandoned_waiter_is_free_again() {
+    fn a_slot_granted_to_an_abandoned_waiter_is_freed() {
         let slots = Slots::new(1);
         let held = slots.acquire().now_or_never().flatten().unwrap();
         let mut abandoned = Box::pin(slots.acquire());

@@ -15,7 +15,7 @@ use crate::protocol::OpenLockOwner;
 use crate::v4::client::V4;
 use crate::v4::session::answer::{Answer, Step};
 use crate::v4::session::state::Session;
-use crate::v4::state::open_state::{Known, OpenState};
+use crate::v4::state::open_state::{OpenRecord, OpenState};
 use std::sync::Arc;
 use weir_nfs::v4::types::ClientId;
 use weir_nfs::v4::{Error as Nfs4Error, Op};
@@ -30,7 +30,7 @@ pub(in crate::v4) enum Counted {
 
 /// Builds a request from the known state, anew for each attempt.
 pub(in crate::v4) type Build<'a> =
-    &'a (dyn Fn(&Known, ClientId) -> (Vec<Op>, Counted) + Send + Sync);
+    &'a (dyn Fn(&OpenRecord, ClientId) -> (Vec<Op>, Counted) + Send + Sync);
 
 /// How often the server may forget the client during one request.
 const MAX_RECOVERIES: u32 = 32;

@@ -25,7 +25,7 @@ use crate::v4::session::answer::{Answer, Step};
 use crate::v4::session::state::Session;
 use crate::v4::state::change::Counted;
 use crate::v4::state::lock_state::LockState;
-use crate::v4::state::open_state::{Known, OpenState, is_state_lost, newest, open_state};
+use crate::v4::state::open_state::{OpenRecord, OpenState, is_state_lost, newest, open_state};
 use std::sync::Arc;
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::op::lock::{self, ExistingLocker, NewLocker};
@@ -50,7 +50,7 @@ impl V4 {
                 return Err(VfsError::Io.into());
             }
             let before = state.stateid(self.has_sessions());
-            let build = |known: &Known, client| {
+            let build = |known: &OpenRecord, client| {
                 self.lock_ops(state, known, client, owner, lock, false, waits)
             };
             let answer = self.change(state, &open.cred, "LOCK", &build).await?;
@@ -85,7 +85,7 @@ impl V4 {
     fn lock_ops(
         &self,
         state: &OpenState,
-        known: &Known,
+        known: &OpenRecord,
         client: ClientId,
         owner: OpenLockOwner,
         lock: Lock,
@@ -195,7 +195,7 @@ impl V4 {
                     }
                 }
             };
-            let build = |known: &Known, _: ClientId| {
+            let build = |known: &OpenRecord, _: ClientId| {
                 let found = known.locks.states.get(&owner);
                 let found = found.copied().unwrap_or(LockState { stateid: before, seqid: 0 });
                 let args = locku::Args {
@@ -279,7 +279,7 @@ impl V4 {
             known.locks.held.all().map(|(who, lock)| (*who, lock)).collect()
         };
         for (owner, lock) in held {
-            let build = |known: &Known, client| {
+            let build = |known: &OpenRecord, client| {
                 self.lock_ops(state, known, client, owner, lock, true, false)
             };
             let answer = self.change_in(session, client, state, "LOCK", &build).await?;

@@ -15,7 +15,7 @@ use crate::v4::client::V4;
 use crate::v4::requests::{node_ops, putfh};
 use crate::v4::session::state::Session;
 use crate::v4::state::change::Counted;
-use crate::v4::state::open_state::{Known, OpenState, is_gone, is_state_lost, open_state};
+use crate::v4::state::open_state::{OpenRecord, OpenState, is_gone, is_state_lost, open_state};
 use std::sync::Arc;
 use weir_nfs::v4::op::open::{
     Args, Claim, DelegationType, How, Opened, ResultFlags, ShareAccess, ShareDeny,
@@ -79,7 +79,8 @@ impl V4 {
     /// OPEN of an existing file, in its turn.
     async fn send_open(&self, state: &OpenState, cred: &OpaqueAuth, access: Access) -> Result<()> {
         let claim = self.claim_again(&state.handle)?;
-        let build = |known: &Known, client| self.open_ops(state, known, client, access, &claim);
+        let build =
+            |known: &OpenRecord, client| self.open_ops(state, known, client, access, &claim);
         let reconnects = self.reconnects();
         let mut opens = 0;
         let (answer, opened) = loop {
@@ -103,7 +104,7 @@ impl V4 {
         };
         if is_other_file(state, &answer_handle(&answer.results)) {
             // By now the name refers to another file.
-            let build = |known: &Known, _| self.close_ops(state, known);
+            let build = |known: &OpenRecord, _| self.close_ops(state, known);
             if let Err(error) = self.change(state, cred, "CLOSE", &build).await {
                 tracing::debug!("{error}");
             }
@@ -139,7 +140,7 @@ impl V4 {
     fn open_ops(
         &self,
         state: &OpenState,
-        known: &Known,
+        known: &OpenRecord,
         client: ClientId,
         access: Access,
         (at, claim): &(Handle, Claim),
@@ -153,7 +154,7 @@ impl V4 {
         (vec![putfh(at), Op::Open(args), Op::Getfh(())], Counted::Open)
     }
 
-    fn close_ops(&self, state: &OpenState, known: &Known) -> (Vec<Op>, Counted) {
+    fn close_ops(&self, state: &OpenState, known: &OpenRecord) -> (Vec<Op>, Counted) {
         let open_stateid = known.open_stateid(self.has_sessions());
         let close = Op::Close(close::Args { seqid: known.seqid, open_stateid });
         (vec![putfh(&state.handle), close], Counted::Open)
@@ -181,7 +182,7 @@ impl V4 {
         // A separate open, so that its owner has no other request in flight.
         let mut state = self.opens.new_state(&Handle(weir_xdr::Bytes::new()));
         let claim = Claim::Null(entry.name.into());
-        let build = |known: &Known, client| {
+        let build = |known: &OpenRecord, client| {
             let mut args = self.open_args(Access::WRITE, how.clone(), claim.clone());
             args.seqid = known.seqid;
             args.owner = owner_of(client, known.owner);
@@ -207,7 +208,7 @@ impl V4 {
         cred: &OpaqueAuth,
         state: &OpenState,
     ) {
-        let build = |known: &Known, _| self.close_ops(state, known);
+        let build = |known: &OpenRecord, _| self.close_ops(state, known);
         // If this fails, the open ends with the lease.
         if let Err(error) = self.change(state, cred, "CLOSE", &build).await {
             tracing::debug!("{error}");
@@ -274,7 +275,7 @@ impl V4 {
     async fn send_close(&self, state: &OpenState, cred: &OpaqueAuth) {
         let mut sent = state.stateid(self.has_sessions());
         for _ in 0..MAX_CLOSES {
-            let build = |known: &Known, _| self.close_ops(state, known);
+            let build = |known: &OpenRecord, _| self.close_ops(state, known);
             match self.change(state, cred, "CLOSE", &build).await {
                 Ok(answer) => {
                     let now = state.stateid(self.has_sessions());
@@ -378,7 +379,8 @@ impl V4 {
     ) -> Result<()> {
         let granted = state.known.lock().granted;
         let claim = (state.handle.clone(), Claim::Previous(DelegationType::None));
-        let build = |known: &Known, client| self.open_ops(state, known, client, granted, &claim);
+        let build =
+            |known: &OpenRecord, client| self.open_ops(state, known, client, granted, &claim);
         let answer = self.change_in(session, client, state, "OPEN", &build).await?;
         if let Err(error) = self.checked("OPEN", answer.status) {
             if self.is_begun_anew(answer.status) {
@@ -406,7 +408,7 @@ impl V4 {
 
 fn confirm_ops(
     state: &OpenState,
-) -> impl Fn(&Known, ClientId) -> (Vec<Op>, Counted) + Send + Sync + '_ {
+) -> impl Fn(&OpenRecord, ClientId) -> (Vec<Op>, Counted) + Send + Sync + '_ {
     |known, _| {
         let args = open_confirm::Args { open_stateid: known.stateid, seqid: known.seqid };
         (vec![putfh(&state.handle), Op::OpenConfirm(args)], Counted::Open)

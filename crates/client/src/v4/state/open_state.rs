@@ -24,11 +24,11 @@ pub(crate) struct OpenState {
     pub(in crate::v4) handle: Handle,
     /// Held during a request that changes the open or its locks.
     pub(in crate::v4) turn: tokio::sync::Mutex<()>,
-    pub(in crate::v4) known: Mutex<Known>,
+    pub(in crate::v4) known: Mutex<OpenRecord>,
 }
 
 /// The known state of an open file.
-pub(in crate::v4) struct Known {
+pub(in crate::v4) struct OpenRecord {
     /// Number of users.
     pub(in crate::v4) count: usize,
     /// Access that the server granted.
@@ -56,7 +56,7 @@ impl OpenState {
     }
 }
 
-impl Known {
+impl OpenRecord {
     pub(in crate::v4) fn open_stateid(&self, sessions: bool) -> StateId {
         newest(self.stateid, sessions)
     }
@@ -80,7 +80,7 @@ impl Opens {
     }
 
     pub(in crate::v4) fn new_state(&self, handle: &Handle) -> OpenState {
-        let known = Known {
+        let known = OpenRecord {
             count: 0,
             granted: Access::empty(),
             cred: None,

@@ -197,7 +197,7 @@ macro_rules! callbacks {
             }
 
             #[test]
-            fn unreadable_operations_are_told_apart() {
+            fn unreadable_operations_are_distinguished() {
                 let next = |words| CbOp::decode_next(&mut Decoder::new(hex(words)));
                 assert_eq!(next(""), Err(CbOpError::Truncated));
                 assert_eq!(next("00000002"), Err(CbOpError::Illegal(2)));

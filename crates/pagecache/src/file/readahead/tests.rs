@@ -118,7 +118,7 @@ fn a_stream_in_the_middle_of_the_file_begins_with_its_second_read() {
 }
 
 #[test]
-fn the_end_of_the_file_is_the_end() {
+fn read_ahead_stops_at_the_end_of_the_file() {
     let mut model = Model::new(100);
     for page in 0..100 {
         model.read(page * PAGE, PAGE);
@@ -176,7 +176,7 @@ fn reading_backwards_is_a_stride_too() {
 }
 
 #[test]
-fn random_reads_cause_nothing() {
+fn random_reads_cause_no_read_ahead() {
     let mut model = Model::new(LARGE);
     let mut random = 1u64;
     for _ in 0..10_000 {
@@ -224,7 +224,7 @@ fn a_window_halves_when_there_is_no_memory_for_it() {
 }
 
 #[test]
-fn a_reader_that_jumps_about_begins_smaller_until_a_stream_is_long() {
+fn a_jumping_reader_begins_with_smaller_windows() {
     let mut model = Model::new(LARGE);
     let mut wasted = Vec::new();
     for jump in 1..40 {
@@ -242,7 +242,7 @@ fn a_reader_that_jumps_about_begins_smaller_until_a_stream_is_long() {
 }
 
 #[test]
-fn streams_share_what_there_is() {
+fn streams_share_the_read_ahead_budget() {
     let mut model = Model::new(LARGE);
     model.bounds.total = 2 * WINDOW;
     for page in 0..2000 {
@@ -254,7 +254,7 @@ fn streams_share_what_there_is() {
 }
 
 #[test]
-fn another_open_files_read_ahead_is_gone_on_with() {
+fn a_stream_continues_the_read_ahead_of_another_open_file() {
     let mut readahead = Readahead::default();
     let bounds = Bounds { window: WINDOW, total: 16 * WINDOW, end: LARGE };
     assert_eq!(readahead.marked(100, 120, bounds)[..], [120..160]);
@@ -285,7 +285,7 @@ proptest! {
     /// Sequential readers of any lengths, interleaved in any order: each waits only a few times at
     /// its start, and unused read-ahead is bounded.
     #[test]
-    fn interleaved_streams_are_told_apart(
+    fn interleaved_streams_are_distinguished(
         lens in prop::collection::vec(100u64..200_000, 1..=STREAMS),
         turns in prop::collection::vec(0..STREAMS, 500..1000),
     ) {

@@ -10,7 +10,7 @@
 //!    tables in `state` bound the waiting grants.
 
 use crate::services::Services;
-use crate::state::Granted;
+use crate::state::GrantedLock;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -48,7 +48,7 @@ pub(crate) struct Route {
 }
 
 enum Message {
-    Granted(Granted),
+    Granted(GrantedLock),
     Answer(Procedure, Bytes),
 }
 
@@ -59,7 +59,7 @@ struct Queue {
 }
 
 /// The queued calls to all hosts.
-pub(crate) struct Callbacks {
+pub(crate) struct HostCalls {
     queues: Mutex<HashMap<Route, Queue>>,
     /// The port of hosts' port mappers.
     mapper_port: u16,
@@ -67,13 +67,13 @@ pub(crate) struct Callbacks {
     stop: CancellationToken,
 }
 
-impl Callbacks {
+impl HostCalls {
     pub(crate) fn new(mapper_port: u16, stop: CancellationToken) -> Arc<Self> {
         Arc::new(Self { queues: Mutex::default(), mapper_port, tasks: TaskTracker::new(), stop })
     }
 
     /// Queues the GRANTED call for a lock.
-    pub(super) fn tell(self: &Arc<Self>, services: &Arc<Services>, granted: Granted) {
+    pub(super) fn tell(self: &Arc<Self>, services: &Arc<Services>, granted: GrantedLock) {
         let route = Route { host: granted.owner.host, server: granted.to.server };
         self.send(services, route, Message::Granted(granted));
     }
@@ -135,7 +135,7 @@ impl Callbacks {
 
 /// The task that calls one host.
 struct Caller {
-    callbacks: Arc<Callbacks>,
+    callbacks: Arc<HostCalls>,
     services: Arc<Services>,
     route: Route,
     more: Arc<Notify>,
@@ -180,7 +180,7 @@ impl Caller {
         empty
     }
 
-    async fn grant(&mut self, granted: Granted) {
+    async fn grant(&mut self, granted: GrantedLock) {
         let number = granted.number;
         if !self.services.state.lock().nlm_is_granting(number) {
             return;
@@ -219,8 +219,8 @@ impl Caller {
         }
     }
 
-    fn granted_args(&self, granted: Granted) -> TestArgs {
-        let Granted { number, owner, node, range, exclusive, to, .. } = granted;
+    fn granted_args(&self, granted: GrantedLock) -> TestArgs {
+        let GrantedLock { number, owner, node, range, exclusive, to, .. } = granted;
         let lock = nlm::Lock {
             caller: Opaque(to.caller),
             file: Opaque::copy_from(&self.services.exports.seal(node)),

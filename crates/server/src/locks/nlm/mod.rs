@@ -19,17 +19,17 @@ mod callbacks;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use callbacks::Callbacks;
+pub(crate) use callbacks::HostCalls;
 
 use crate::admission::Identity;
-use crate::delegation::recall::Claim;
+use crate::delegation::recall::AccessClaim;
 use crate::handle::Node;
 use crate::locks::nsm::Nsm1;
+use crate::locks::store_locks::open_store_locks;
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::services::Services;
 use crate::state::{
     Conflict, Holder, LockHost, NlmError, NlmLock, NlmOwner, Range, ReplyTo, Share, State, Touch,
-    machine_of,
 };
 use async_trait::async_trait;
 use callbacks::Route;
@@ -54,14 +54,14 @@ const SETTLE_AGAIN: Duration = Duration::from_secs(1);
 /// NLM version 4.
 pub(crate) struct Nlm4 {
     services: Arc<Services>,
-    callbacks: Arc<Callbacks>,
+    callbacks: Arc<HostCalls>,
     monitor: Arc<Nsm1>,
     /// Held while the hosts on disk and those in the state change together.
     hosts: tokio::sync::Mutex<()>,
 }
 
 /// A request and its caller.
-struct Request<'a> {
+struct NlmRequest<'a> {
     nlm: &'a Nlm4,
     identity: Identity,
     route: Route,
@@ -74,7 +74,7 @@ struct Request<'a> {
 impl Nlm4 {
     pub(crate) fn new(
         services: Arc<Services>,
-        callbacks: Arc<Callbacks>,
+        callbacks: Arc<HostCalls>,
         monitor: Arc<Nsm1>,
     ) -> Self {
         Self { services, callbacks, monitor, hosts: tokio::sync::Mutex::default() }
@@ -134,7 +134,7 @@ impl Nlm4 {
     }
 }
 
-impl Request<'_> {
+impl NlmRequest<'_> {
     fn host(&self) -> IpAddr {
         self.route.host
     }
@@ -207,8 +207,8 @@ impl Request<'_> {
         let touch = if args.exclusive { Touch::Change } else { Touch::Read };
         let _claim = self.claim(node, touch).await?;
         let (services, now) = (&self.nlm.services, self.nlm.services.now());
-        let machine = machine_of(&services.state, &self.fs(node)?, node).await;
-        let found = services.state.lock().with_machine(node, machine, |state| {
+        let locks = open_store_locks(&services.state, &self.fs(node)?, node).await;
+        let found = services.state.lock().with_store_locks(node, locks, |state| {
             state.nlm_test(&owner, node, range, args.exclusive, now)
         });
         self.nlm.settle().await?;
@@ -237,11 +237,11 @@ impl Request<'_> {
         };
         let touch = if exclusive { Touch::Change } else { Touch::Read };
         let (services, fs) = (&self.nlm.services, self.fs(node)?);
-        let machine = machine_of(&services.state, &fs, node).await;
+        let locks = open_store_locks(&services.state, &fs, node).await;
         let lock = || {
             let (request, now) = (request.clone(), services.now());
             let lock = |state: &mut State<_>| state.nlm_lock(request, now);
-            services.state.lock().with_machine(node, machine.clone(), lock)
+            services.state.lock().with_store_locks(node, locks.clone(), lock)
         };
         self.take(node, touch, lock).await
     }
@@ -249,7 +249,7 @@ impl Request<'_> {
     /// Recalls conflicting delegations of NFSv4 clients, which may hold locks under them that the
     /// server does not know. If that takes long, the host must retry; DENIED_GRACE_PERIOD is the
     /// only status that hosts retry on.
-    async fn claim(&self, node: Node, touch: Touch) -> Result<Claim, Status> {
+    async fn claim(&self, node: Node, touch: Touch) -> Result<AccessClaim, Status> {
         let claimed = self.nlm.services.recalls.claim(node, touch, None).await;
         claimed.map_err(|_| Status::DeniedGracePeriod)
     }
@@ -304,8 +304,7 @@ impl Request<'_> {
         let UnlockArgs { cookie, lock } = args;
         let unlocked = self.node(&lock.file).and_then(|node| {
             let (owner, range) = (self.owner(&lock), range(&lock)?);
-            self.nlm.services.state.lock().nlm_unlock(&owner, node, range);
-            Ok(())
+            self.nlm.services.state.lock().nlm_unlock(&owner, node, range).map_err(status)
         });
         Res { cookie, status: unlocked.err().unwrap_or(Status::Granted) }
     }
@@ -356,7 +355,7 @@ fn holder(conflict: Conflict<Holder>) -> nlm::Holder {
         Holder::Nlm(owner) => (owner.process, owner.handle),
         // NFSv4 owners have no process number.
         Holder::V4(owner) => (0, owner.name),
-        Holder::Machine => (0, Bytes::from_static(b"a program of the server's machine")),
+        Holder::LocalProgram => (0, Bytes::from_static(b"a program of the server's machine")),
     };
     let (offset, length) = (range.start, range.nlm_length());
     nlm::Holder { exclusive, process, owner: Opaque(owner), offset, length }
@@ -393,7 +392,7 @@ impl Program for Nlm4 {
         let [host, server] = [peer.addr(), peer.local_addr()].map(|addr| addr.ip().to_canonical());
         let (route, user) = (Route { host, server }, peer.origin().only_user());
         let may_wait = peer.origin().speaks_for_machine() || peer.origin().is_privileged();
-        let request = Request { nlm: &self, identity, route, user, may_wait };
+        let request = NlmRequest { nlm: &self, identity, route, user, may_wait };
         // Sends the results of an asynchronous procedure.
         let answer = |procedure, results: Bytes| {
             self.callbacks.answer(&self.services, request.route, procedure, results);

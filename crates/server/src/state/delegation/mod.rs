@@ -11,16 +11,16 @@
 //!    answer.
 //! 4. There are at most [`Limits::delegations`]. Reclaims may exceed a limit below the default, up
 //!    to the default. Revoked delegations do not count; `revoked` remembers them.
-//! 5. The holder of a write delegation sees the server's attributes, and is itself the authority for
-//!    the change attribute, the size and, if it keeps them, the times. Other clients see what it
-//!    answers ([`State::told`]); the change attribute that they see never goes back. If it does not
-//!    answer, they see nothing until the delegation is gone.
+//! 5. The holder of a write delegation sees the server's attributes, and is itself the authority
+//!    for the change attribute, the size and, if it keeps them, the times. Other clients see what
+//!    it answers ([`State::attrs_for_others`]); the change attribute that they see never goes back.
+//!    If it does not answer, they see nothing until the delegation is gone.
 //! 6. Only the holder sets the times that it keeps, and only forwards ([`State::delegated_times`]).
-//!    If its client crashes, or the delegation is revoked, the file has the times at which the client's
-//!    writes reached the server. If the server crashes, the client reclaims the delegation, and
-//!    the file's times of that moment are the original ones.
-//! 7. A delegation may be all that keeps a file open (RFC 9754 section 4). It has a handle for all the
-//!    access that it allows, and remembers who created the file. An open that denies access to
+//!    If its client crashes, or the delegation is revoked, the file has the times at which the
+//!    client's writes reached the server. If the server crashes, the client reclaims the
+//!    delegation, and the file's times of that moment are the original ones.
+//! 7. A delegation may be all that keeps a file open (RFC 9754 section 4). It has a handle for all
+//!    the access that it allows, and remembers who created the file. An open that denies access to
 //!    others is never replaced by a delegation.
 //!
 //! ```text
@@ -35,14 +35,15 @@ mod stand_in;
 mod times;
 
 use crate::handle::Node;
-use crate::state::client::ClientId;
+use crate::state::client::{ClientId, Principal};
 use crate::state::error::StateError;
 use crate::state::limits::Limits;
+use crate::state::quota::{Requester, Resource};
 use crate::state::stateid::{StateId, StateKey, check_seq};
 use crate::state::table::{FileState, State};
 use crate::state::tables::delegation::{
-    Ask, CONTENDED, Delegation, DelegationKind, Grant, Order, Phase, Recalled, Touch, Wanted,
-    WhyNot, Writer,
+    CONTENDED, Delegation, DelegationKind, DelegationRequest, Grant, PendingRecall, Phase,
+    Recalled, Touch, Wanted, WhyNot, Writer,
 };
 use crate::state::tables::delegation_filter::Filter;
 use crate::state::tables::open::Io;
@@ -53,7 +54,7 @@ use weir_vfs::Access;
 
 impl<F: Clone> State<F> {
     /// The filter that tells which files may be delegated.
-    pub fn filter(&self) -> Arc<Filter> {
+    pub(crate) fn filter(&self) -> Arc<Filter> {
         self.delegations.filter.clone()
     }
 
@@ -61,8 +62,12 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// The reason why it may not.
-    pub fn may_delegate(&mut self, ask: Ask, now: Duration) -> Result<DelegationKind, WhyNot> {
-        let Ask { client, node, share, wanted } = ask;
+    pub(crate) fn may_delegate(
+        &mut self,
+        request: DelegationRequest,
+        now: Duration,
+    ) -> Result<DelegationKind, WhyNot> {
+        let DelegationRequest { client, node, share, wanted } = request;
         let kind = match wanted {
             Wanted::Read => DelegationKind::Read,
             Wanted::Write => DelegationKind::Write,
@@ -71,7 +76,7 @@ impl<F: Clone> State<F> {
             }
             Wanted::NoPreference | Wanted::Any => DelegationKind::Read,
         };
-        if self.delegations.by_key.len() >= self.limits.delegations || !self.can_call(client) {
+        if self.limits.delegations == 0 || !self.can_call(client) {
             return Err(WhyNot::Resource);
         }
         if let Some(mine) = self.delegations.held_by(client, node) {
@@ -98,6 +103,8 @@ impl<F: Clone> State<F> {
         {
             return Err(WhyNot::NotYet);
         }
+        let share = self.check_share(1, Resource::Delegation, Requester::Client(client));
+        share.map_err(|_| WhyNot::Resource)?;
         Ok(kind)
     }
 
@@ -124,14 +131,16 @@ impl<F: Clone> State<F> {
     /// # Errors
     /// The reason why it may not; conditions may have changed since
     /// [`may_delegate`](Self::may_delegate).
-    pub fn delegate(
+    pub(crate) fn delegate(
         &mut self,
         grant: Grant<F>,
         kind: DelegationKind,
         now: Duration,
     ) -> Result<StateId, WhyNot> {
-        let (client, node) = (grant.ask.client, grant.ask.node);
-        if self.may_delegate(grant.ask, now)? != kind || !self.delegations.filter.add(node, kind) {
+        let (client, node) = (grant.request.client, grant.request.node);
+        if self.may_delegate(grant.request, now)? != kind
+            || !self.delegations.filter.add(node, kind)
+        {
             return Err(WhyNot::Contention);
         }
         Ok(self.insert_delegation(grant, kind, Phase::Held, client, node))
@@ -142,13 +151,13 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// The limit is reached, or the client has a delegation of the file.
-    pub fn reclaim_delegation(
+    pub(crate) fn reclaim_delegation(
         &mut self,
         grant: Grant<F>,
         kind: DelegationKind,
         now: Duration,
     ) -> Result<(StateId, bool), WhyNot> {
-        let (client, node) = (grant.ask.client, grant.ask.node);
+        let (client, node) = (grant.request.client, grant.request.node);
         let most = self.limits.delegations.max(Limits::default().delegations);
         if self.delegations.by_key.len() >= most {
             return Err(WhyNot::Resource);
@@ -180,8 +189,8 @@ impl<F: Clone> State<F> {
             phase,
             file,
             change: Some(change),
-            told: 0,
-            told_mtime: None,
+            shown_change: 0,
+            shown_mtime: None,
             original: times,
             keeps_times: keeps_times && kind == DelegationKind::Write,
             referring,
@@ -191,15 +200,17 @@ impl<F: Clone> State<F> {
         };
         self.delegations.by_key.insert(key, delegation);
         self.delegations.by_node.entry(node).or_default().push(key);
+        let account = self.account(client);
         if let Ok(client) = self.clients.get_mut(client) {
             client.states.insert(key);
+            self.tallies.delegations.add(account, 1);
         }
         StateId { seq: 1, key }
     }
 
     /// Recalls the delegations that conflict with a call by client `by` (`None`: unknown). Revokes
     /// those that are overdue, or whose client's lease has expired.
-    pub fn recall(
+    pub(crate) fn recall(
         &mut self,
         node: Node,
         touch: Touch,
@@ -242,18 +253,18 @@ impl<F: Clone> State<F> {
     }
 
     /// The recall to send to a client; `None` if the delegation is gone.
-    pub fn order(&self, key: StateKey) -> Option<Order> {
+    pub(crate) fn order(&self, key: StateKey) -> Option<PendingRecall> {
         let d = self.delegations.by_key.get(&key)?;
         let out = matches!(d.phase, Phase::Recalled { .. });
         let id = StateId { seq: 1, key };
-        out.then_some(Order { client: d.client, id, node: d.node, referring: d.referring })
+        out.then_some(PendingRecall { client: d.client, id, node: d.node, referring: d.referring })
     }
 
     /// DELEGRETURN.
     ///
     /// # Errors
     /// The stateid is wrong, or [`StateError::Revoked`].
-    pub fn return_delegation(
+    pub(crate) fn return_delegation(
         &mut self,
         client: ClientId,
         id: StateId,
@@ -267,18 +278,22 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// The kind of the delegation under which a client claims an open.
+    /// The kind of the delegation under which a client claims an open, and the principal that
+    /// created the file with it.
     ///
     /// # Errors
     /// The stateid is wrong, or [`StateError::Revoked`].
-    pub fn delegated(
+    pub(crate) fn delegated(
         &self,
         client: ClientId,
         id: StateId,
         node: Node,
-    ) -> Result<DelegationKind, StateError> {
+    ) -> Result<(DelegationKind, Option<Principal>), StateError> {
         let d = self.delegation(client, id)?;
-        if d.node == node { Ok(d.kind) } else { Err(StateError::BadStateId) }
+        if d.node != node {
+            return Err(StateError::BadStateId);
+        }
+        Ok((d.kind, d.made_by.clone()))
     }
 
     /// The handle for I/O under a delegation; `None` if the stateid is not that of a delegation.
@@ -329,7 +344,7 @@ impl<F: Clone> State<F> {
     }
 
     /// Another client than `by` that may have written to a file what the server does not know.
-    pub fn writer_elsewhere(&self, node: Node, by: Option<ClientId>) -> Option<Writer> {
+    pub(crate) fn writer_elsewhere(&self, node: Node, by: Option<ClientId>) -> Option<Writer> {
         let mut of_node = self.delegations.of(node);
         let found = of_node.find(|(_, d)| d.kind == DelegationKind::Write && Some(d.client) != by);
         found.map(|(key, d)| Writer { key, client: d.client, keeps_times: d.keeps_times })
@@ -337,7 +352,7 @@ impl<F: Clone> State<F> {
 
     /// The change attribute that the holder of a read delegation was told. If `by` is `None` (minor
     /// version 0, where the server does not know who asks), that of any holder.
-    pub fn known_change(&self, node: Node, by: Option<ClientId>) -> Option<u64> {
+    pub(crate) fn known_change(&self, node: Node, by: Option<ClientId>) -> Option<u64> {
         let mut of_node = self.delegations.of(node);
         let holds = |d: &Delegation<F>| {
             d.kind == DelegationKind::Read && by.is_none_or(|client| client == d.client)
@@ -347,7 +362,10 @@ impl<F: Clone> State<F> {
 
     /// The next `most` read delegations whose files to check, with the change attribute that their
     /// clients know; `None` if the client has opened the file for writing, or changed it, itself.
-    pub fn delegations_to_look_at(&mut self, most: usize) -> Vec<(StateKey, Node, Option<u64>)> {
+    pub(crate) fn delegations_to_look_at(
+        &mut self,
+        most: usize,
+    ) -> Vec<(StateKey, Node, Option<u64>)> {
         let after = self.delegations.looked_at.take();
         let from = after.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
         let batch: Vec<_> = self
@@ -394,9 +412,9 @@ impl<F: Clone> State<F> {
     pub(super) fn drop_delegation(&mut self, key: StateKey) {
         self.end_stand_in(key, None);
         self.delegations.lift(key);
-        if let Some(d) = self.delegations.by_key.remove(&key)
-            && let Ok(client) = self.clients.get_mut(d.client)
-        {
+        let Some(d) = self.delegations.by_key.remove(&key) else { return };
+        self.tallies.delegations.subtract(d.client, 1);
+        if let Ok(client) = self.clients.get_mut(d.client) {
             client.states.remove(&key);
         }
     }
@@ -409,13 +427,14 @@ impl<F: Clone> State<F> {
     }
 
     /// Whether a client holds any delegation.
-    pub fn holds_delegation(&self, id: ClientId) -> bool {
+    pub(crate) fn holds_delegation(&self, id: ClientId) -> bool {
         let keys = self.clients.get(id).map(|client| &client.states);
         keys.is_ok_and(|keys| keys.iter().any(|key| self.delegations.by_key.contains_key(key)))
     }
 
     /// How many delegations there are.
-    pub fn delegation_count(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn delegation_count(&self) -> usize {
         self.delegations.by_key.len()
     }
 }

@@ -1,15 +1,15 @@
-//! Locks under a delegation: a client whose OPEN got a delegation and no open names the delegation in
-//! LOCK (RFC 9754 section 4). An open of the server's own then stands for the delegation: locks belong
-//! to opens.
+//! Locks under a delegation: a client whose OPEN got a delegation and no open names the delegation
+//! in LOCK (RFC 9754 section 4). An open of the server's own then stands for the delegation: locks
+//! belong to opens.
 //!
 //! 1. Its stateid is told to no client. It ends with the delegation.
-//! 2. Its locks then go on under another open of the client, which the client made under the delegation
-//!    before it returned that; without one they are released, as by CLOSE.
+//! 2. Its locks then go on under another open of the client, which the client made under the
+//!    delegation before it returned that; without one they are released, as by CLOSE.
 
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName};
 use crate::state::error::StateError;
-use crate::state::room::{Asker, Limited};
+use crate::state::quota::{Requester, Resource};
 use crate::state::share::Share;
 use crate::state::stateid::{StateId, StateKey};
 use crate::state::table::State;
@@ -44,7 +44,7 @@ impl<F: Clone> State<F> {
         let (file, by, made_by) = (d.file.clone(), d.by.clone(), d.made_by.clone());
         let share = Share { access: d.kind.access(), deny: Access::empty() };
         let writer = (d.kind == DelegationKind::Write).then(|| file.clone());
-        self.make_room(Limited::Open, Asker::of(client, true), now)?;
+        self.check_quota(Resource::Open, Requester::of(client, true), now)?;
         let key = self.new_key();
         let open = Open {
             client,

@@ -5,7 +5,8 @@ use crate::state::share::Share;
 use crate::state::tests::{
     LEASE, NODE, READ, T0, WRITE, lock_under, principal, ready, request, state_after,
 };
-use crate::state::{Answer, CallbackCred, CallbackService, Channel, Ids, Owner, Times};
+use crate::state::{Account, Answer, CallbackCred, CallbackService, Channel, Claim, Ids};
+use crate::state::{OpenRequest, Owner, Times};
 use std::time::SystemTime;
 use weir_vfs::{Attr, FileKind, SetAttr, SetTime};
 
@@ -21,7 +22,7 @@ fn callable(state: &mut State<char>, name: &'static str) -> ClientId {
         max_operations: 8,
         slots: 4,
     };
-    let session = state.sessions.create(id, channel, channel, 2).unwrap();
+    let session = state.sessions.create(Account::alone(id), channel, channel, 2).unwrap();
     session.callback_cred = Some(CallbackCred::AuthNone);
     let session = session.id;
     state.sessions.bind_back(session, id.0).unwrap();
@@ -29,8 +30,8 @@ fn callable(state: &mut State<char>, name: &'static str) -> ClientId {
     id
 }
 
-fn ask(client: ClientId, share: Share, wanted: Wanted) -> Ask {
-    Ask { client, node: NODE, share, wanted }
+fn ask(client: ClientId, share: Share, wanted: Wanted) -> DelegationRequest {
+    DelegationRequest { client, node: NODE, share, wanted }
 }
 
 fn give(
@@ -45,9 +46,9 @@ fn give(
 }
 
 /// A grant of a file that was changed at second 10.
-fn grant_of(ask: Ask) -> Grant<char> {
+fn grant_of(ask: DelegationRequest) -> Grant<char> {
     Grant {
-        ask,
+        request: ask,
         file: 'd',
         change: 5,
         times: Times { atime: at(10), mtime: at(10) },
@@ -71,7 +72,7 @@ fn delegate(state: &mut State<char>, name: &'static str, share: Share) -> (Clien
 }
 
 #[test]
-fn a_delegate_reads_under_its_delegation_and_gives_it_back() {
+fn a_delegate_reads_under_its_delegation_and_returns_it() {
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", READ);
     assert!(state.filter().may_conflict(NODE, Touch::Change));
@@ -115,7 +116,7 @@ fn readers_share_read_delegations_and_writers_recall_them() {
 }
 
 #[test]
-fn a_write_delegation_is_for_one_and_recalled_by_readers() {
+fn a_write_delegation_is_exclusive_and_recalled_by_readers() {
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", WRITE);
     assert_eq!(state.io(Some(a), id, NODE, Access::WRITE).unwrap().file, 'd');
@@ -130,7 +131,7 @@ fn a_write_delegation_is_for_one_and_recalled_by_readers() {
 }
 
 #[test]
-fn what_is_in_use_or_was_recalled_lately_is_not_delegated() {
+fn files_in_use_or_recently_recalled_are_not_delegated() {
     let mut state = state_after(&[]);
     let (a, b) = (callable(&mut state, "a"), callable(&mut state, "b"));
     let by_b = state.open(request(b, WRITE), T0).unwrap();
@@ -150,7 +151,7 @@ fn what_is_in_use_or_was_recalled_lately_is_not_delegated() {
 }
 
 #[test]
-fn unasked_a_file_is_delegated_when_it_is_opened_again() {
+fn a_file_is_delegated_unasked_at_its_second_open() {
     let mut state = state_after(&[]);
     let (a, b) = (callable(&mut state, "a"), callable(&mut state, "b"));
     let no_preference = |client| ask(client, READ, Wanted::NoPreference);
@@ -160,7 +161,7 @@ fn unasked_a_file_is_delegated_when_it_is_opened_again() {
 }
 
 #[test]
-fn a_client_that_cannot_be_called_gets_none() {
+fn a_client_without_callbacks_gets_no_delegation() {
     let mut state = state_after(&[]);
     let deaf = ready(&mut state, "deaf", T0);
     assert_eq!(give(&mut state, deaf, READ, T0), Err(WhyNot::Resource));
@@ -170,7 +171,7 @@ fn a_client_that_cannot_be_called_gets_none() {
 }
 
 #[test]
-fn minor_version_0_gets_read_delegations_where_it_listens() {
+fn a_v40_client_with_a_callback_address_gets_read_delegations() {
     let mut state = state_after(&[]);
     let owner = Owner { sessions: false, name: bytes::Bytes::from_static(b"old") };
     let (id, _) = state.clients.introduce(owner, [0; 8], principal(), None, T0).unwrap();
@@ -193,7 +194,7 @@ fn minor_version_0_gets_read_delegations_where_it_listens() {
 }
 
 #[test]
-fn what_is_not_given_back_in_a_lease_is_taken_away_and_acknowledged() {
+fn a_delegation_not_returned_in_a_lease_is_revoked_until_freed() {
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", READ);
     let b = ready(&mut state, "b", T0);
@@ -218,7 +219,7 @@ fn what_is_not_given_back_in_a_lease_is_taken_away_and_acknowledged() {
 }
 
 #[test]
-fn a_silent_client_loses_its_delegation_at_once_to_whoever_wants_the_file() {
+fn a_silent_client_loses_its_delegation_at_once_on_a_conflicting_open() {
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", READ);
     let later = LEASE + SEC;
@@ -244,7 +245,7 @@ fn delegations_are_bounded() {
 }
 
 #[test]
-fn a_reclaimed_delegation_is_recalled_where_it_is_in_the_way() {
+fn a_conflicting_reclaimed_delegation_is_recalled() {
     let mut state = state_after(&[]);
     let (a, b) = (callable(&mut state, "a"), callable(&mut state, "b"));
     let grant = |client| grant_of(ask(client, READ, Wanted::NoPreference));
@@ -257,7 +258,7 @@ fn a_reclaimed_delegation_is_recalled_where_it_is_in_the_way() {
 }
 
 #[test]
-fn a_change_that_the_delegate_keeps_to_itself_is_told_of_as_one() {
+fn unwritten_changes_of_the_delegate_raise_the_change_attribute() {
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", WRITE);
     assert_eq!(state.writer_elsewhere(NODE, Some(a)), None);
@@ -265,7 +266,7 @@ fn a_change_that_the_delegate_keeps_to_itself_is_told_of_as_one() {
     assert_eq!((writer.key, writer.client, writer.keeps_times), (id.key, a, true));
     let mut told = |theirs, ours| {
         let answer = Answer { change: theirs, size: 99, atime: None, mtime: None };
-        let told = state.told(id.key, answer, attr(ours), at(30));
+        let told = state.attrs_for_others(id.key, answer, attr(ours), at(30));
         (told.change, told.size)
     };
     assert_eq!(told(5, 5), (5, 0), "it has changed nothing");
@@ -276,18 +277,18 @@ fn a_change_that_the_delegate_keeps_to_itself_is_told_of_as_one() {
 }
 
 #[test]
-fn locks_under_a_delegation_end_with_it_and_their_client_is_told() {
+fn revoking_a_delegation_revokes_its_locks() {
     for locks_first in [false, true] {
         let mut state = state_after(&[]);
         let (a, id) = delegate(&mut state, "a", WRITE);
         let locked = state.lock(lock_under(id, a, true), T0).unwrap();
-        assert_eq!(state.clients.get(a).unwrap().opens, 2, "its own, and that for the locks");
+        assert_eq!(state.tallies.opens.of(a), 2, "its own, and that for the locks");
         let stand_in = state.delegations.by_key[&id.key].stand_in.unwrap();
         if locks_first {
             state.revoke(stand_in, Why::Removed);
         }
         state.revoke_delegation(id.key, Why::Recalled);
-        assert!(state.locks.is_empty() && state.clients.get(a).unwrap().opens == 1);
+        assert!(state.locks.is_empty() && state.tallies.opens.of(a) == 1);
         let told: Vec<_> = [locked.key, id.key, stand_in]
             .map(|key| state.revoked.contains_key(&key))
             .into_iter()
@@ -297,12 +298,13 @@ fn locks_under_a_delegation_end_with_it_and_their_client_is_told() {
 }
 
 #[test]
-fn times_of_the_delegate_are_told_and_set_if_they_count() {
+fn delegated_times_are_reported_and_set_within_their_range() {
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", WRITE);
     let mut told = |mtime, ours| {
         let answer = Answer { change: 5, size: 99, atime: Some(at(21)), mtime: Some(at(mtime)) };
-        let told = state.told(id.key, answer, Attr { mtime: at(ours), ..attr(5) }, at(30));
+        let told =
+            state.attrs_for_others(id.key, answer, Attr { mtime: at(ours), ..attr(5) }, at(30));
         assert_eq!(told.size, 0);
         (told.atime, told.mtime, told.ctime, told.change)
     };
@@ -351,7 +353,7 @@ fn attr(change: u64) -> Attr {
 }
 
 #[test]
-fn files_are_looked_at_in_turn_also_while_their_delegates_write() {
+fn the_watch_visits_all_delegated_files_in_turn() {
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", READ);
     let (_, of_b) = delegate(&mut state, "b", READ);
@@ -374,8 +376,9 @@ fn files_are_looked_at_in_turn_also_while_their_delegates_write() {
 
 /// It may be given while a host is put on disk, say, between the look for delegations and the lock.
 #[test]
-fn a_host_is_granted_nothing_while_a_delegation_is_in_the_way() {
-    use crate::state::{NlmError, NlmLock, NlmOwner, Range, TO_END};
+fn a_host_gets_no_lock_while_a_delegation_conflicts() {
+    use crate::state::{NlmError, NlmLock, NlmOwner, Range};
+    use weir_vfs::TO_END;
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", WRITE);
     let host = std::net::IpAddr::from([192, 0, 2, 7]);
@@ -400,4 +403,21 @@ fn a_host_is_granted_nothing_while_a_delegation_is_in_the_way() {
     state.nlm_remembered(host, T0);
     assert_eq!(state.nlm_lock(lock(true), T0), Err(NlmError::Delegated));
     state.nlm_lock(lock(false), T0).unwrap();
+}
+
+#[test]
+fn an_open_claimed_under_a_delegation_has_the_creator_of_its_file() {
+    let mut state = state_after(&[]);
+    let client = callable(&mut state, "a");
+    state.open(OpenRequest { made: true, ..request(client, WRITE) }, T0).unwrap();
+    let ask = ask(client, WRITE, Wanted::Any);
+    let kind = state.may_delegate(ask, T0).unwrap();
+    state.delegate(Grant { made: true, ..grant_of(ask) }, kind, T0).unwrap();
+    let open = |state: &mut State<char>, claim, owner: &'static str| {
+        let request = OpenRequest { claim, owner: owner.into(), ..request(client, WRITE) };
+        let id = state.open(request, T0).unwrap();
+        state.io(Some(client), id, NODE, Access::WRITE).unwrap().made_by
+    };
+    assert_eq!(open(&mut state, Claim::Delegated, "claims"), Some(principal()));
+    assert_eq!(open(&mut state, Claim::New, "opens"), None);
 }

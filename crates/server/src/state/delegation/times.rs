@@ -1,14 +1,14 @@
-//! What a client with a write delegation says of a file: to other clients (RFC 8881 section 10.4.3),
-//! and, where it answers for the times, to the file (RFC 9754 section 5).
+//! What a client with a write delegation says of a file: to other clients (RFC 8881 section
+//! 10.4.3), and, where it answers for the times, to the file (RFC 9754 section 5).
 //!
-//! 1. A time counts only if it is later than the file's original one: the file's when it was delegated,
-//!    or the moment at which the client last set it with SETATTR. Another is ignored.
+//! 1. A time counts only if it is later than the file's original one: the file's when it was
+//!    delegated, or the moment at which the client last set it with SETATTR. Another is ignored.
 //! 2. A time in the future counts as now. All times of one answer are compared with one now.
 //! 3. The time of access counts only together with that of the last change: it must not
 //!    advance the time of the last change of attributes, and file systems advance that whenever
 //!    times are set.
-//! 4. A change attribute that others are told for data which is not written back yet is higher than all
-//!    that anyone was told before.
+//! 4. A change attribute that others are told for data which is not written back yet is higher than
+//!    all that anyone was told before.
 
 use crate::handle::Node;
 use crate::state::client::ClientId;
@@ -20,43 +20,49 @@ use std::time::SystemTime;
 use weir_vfs::{Attr, SetAttr, SetTime};
 
 impl<F: Clone> State<F> {
-    /// The attributes to tell others of a file, which are `ours` as far as the server knows, after the
-    /// answer of the client that has it delegated for writing.
-    pub fn told(&mut self, key: StateKey, answer: Answer, ours: Attr, now: SystemTime) -> Attr {
+    /// The attributes to tell others of a file, which are `ours` as far as the server knows, after
+    /// the answer of the client that has it delegated for writing.
+    pub(crate) fn attrs_for_others(
+        &mut self,
+        key: StateKey,
+        answer: Answer,
+        ours: Attr,
+        now: SystemTime,
+    ) -> Attr {
         let Some(d) = self.delegations.by_key.get_mut(&key) else { return ours };
         let (our_change, our_mtime, our_atime) = (ours.change, ours.mtime, ours.atime);
-        let mut told = ours;
+        let mut shown = ours;
         let mtime = answer.mtime.filter(|_| d.keeps_times);
         let mtime = mtime.and_then(|time| vetted(time, d.original.mtime, now));
         let has_data = d.change != Some(answer.change);
         if has_data {
-            told.size = answer.size;
+            shown.size = answer.size;
         }
         // Data that the client has not written back changes the times, also if it tells none.
         if let Some(time) = mtime.or(has_data.then_some(now)) {
-            told.mtime = time;
-            told.ctime = told.ctime.max(time);
+            shown.mtime = time;
+            shown.ctime = shown.ctime.max(time);
         }
         if let (Some(_), Some(atime)) = (mtime, answer.atime) {
-            told.atime = vetted(atime, d.original.atime, now).unwrap_or(our_atime);
+            shown.atime = vetted(atime, d.original.atime, now).unwrap_or(our_atime);
         }
-        let touched = mtime.is_some_and(|time| time > our_mtime && d.told_mtime != Some(time));
+        let touched = mtime.is_some_and(|time| time > our_mtime && d.shown_mtime != Some(time));
         if has_data || touched {
-            d.told = d.told.max(our_change) + 1;
+            d.shown_change = d.shown_change.max(our_change) + 1;
         }
         if mtime.is_some() {
-            d.told_mtime = mtime;
+            d.shown_mtime = mtime;
         }
-        // What others were told goes on to be true.
-        told.change = d.told.max(our_change);
-        told
+        // What others saw stays true.
+        shown.change = d.shown_change.max(our_change);
+        shown
     }
 
     /// The times to set on a file that the client has delegated, after it has told its own.
     ///
     /// # Errors
     /// The stateid is not one of a delegation of this file with times.
-    pub fn delegated_times(
+    pub(crate) fn delegated_times(
         &self,
         client: ClientId,
         id: StateId,
@@ -75,9 +81,15 @@ impl<F: Clone> State<F> {
         Ok(SetAttr { atime, mtime, ..SetAttr::default() })
     }
 
-    /// Notes that a client set times with SETATTR while it answers for them: what it says of the time
-    /// before is history.
-    pub fn times_set(&mut self, client: ClientId, node: Node, set: &SetAttr, now: SystemTime) {
+    /// Notes that a client set times with SETATTR while it answers for them: what it says of the
+    /// time before is history.
+    pub(crate) fn times_set(
+        &mut self,
+        client: ClientId,
+        node: Node,
+        set: &SetAttr,
+        now: SystemTime,
+    ) {
         let held = self.delegations.held_by(client, node);
         let Some(d) = held.and_then(|key| self.delegations.by_key.get_mut(&key)) else { return };
         if set.atime.is_some() {
@@ -100,7 +112,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn times_that_count_are_later_than_the_original_and_not_in_the_future() {
+    fn accepted_times_are_after_the_original_and_not_in_the_future() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         for (time, original, now, counts) in [
             (20, 10, 30, Some(20)),

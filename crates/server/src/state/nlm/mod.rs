@@ -3,10 +3,10 @@
 //!
 //! ```text
 //!            nlm_lock                    grant_waiting               nlm_acknowledged(true)
-//!   (none) ----------> waiting (queued) -------------> granting -----------------------------> held
+//!   (none) ----------> waiting (queued) -------------> granting ----------------------------->
+//!   held
 //!                         |                               |
-//!                         | nlm_cancel, nlm_free          | acknowledged(false), cancel, unlock, free
-//!                         v                               v
+//!                         | nlm_cancel, nlm_free | acknowledged(false), cancel, unlock, free v v
 //!                       (none)                          (none), or what the owner held before
 //! ```
 //!
@@ -16,7 +16,7 @@
 //! 2. NLM has no leases: a host holds its locks until it frees them or restarts.
 //! 3. A lock granted to a waiting owner is held from the grant on, before the host has acknowledged
 //!    it, so that no other owner can take it meanwhile. If the host rejects the grant, the owner
-//!    gets back what it held in that range before ([`Granted::before`]).
+//!    gets back what it held in that range before ([`GrantedLock::before`]).
 //! 4. All tables are bounded: hosts by the limit on clients, ranges and shares together with those
 //!    of NFSv4, and waiting locks by [`MAX_WAITING`].
 //! 5. While it is unknown whether a host has restarted ([`State::nlm_doubt`]), the server grants it
@@ -24,15 +24,16 @@
 //! 6. Nothing is granted while an NFSv4 client has a conflicting delegation; the same transition
 //!    checks this. Files that a host uses are not delegated.
 
+use crate::admission;
 use crate::handle::Node;
-use crate::state::room::Asker;
+use crate::state::quota::{Requester, Resource};
 use crate::state::share::Share;
 use crate::state::table::State;
 use crate::state::tables::delegation::Touch;
 use crate::state::tables::lock::{Holder, LockError};
-use crate::state::tables::lock_waiters::Wanted;
+use crate::state::tables::lock_waiters::WantedLock;
 use crate::state::tables::nlm::{
-    ASK_AGAIN, Granted, Host, HostRun, MAX_WAITING, NlmError, NlmLock, NlmOwner, Waiting,
+    ASK_AGAIN, GrantedLock, Host, HostRun, MAX_WAITING, NlmError, NlmLock, NlmOwner, QueuedLock,
 };
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -43,22 +44,22 @@ use tracing::warn;
 use weir_vfs::{Lock, LockConflict as Conflict, LockRange as Range, RangeLocks};
 
 impl<F: Clone> State<F> {
-    /// Whether the table has room for a host, or already has it.
-    pub fn nlm_has_room_for(&self, host: IpAddr) -> bool {
+    /// Whether the table may take another host, or already has it.
+    pub(crate) fn nlm_has_room_for(&self, host: IpAddr) -> bool {
         let hosts = &self.nlm.hosts;
         hosts.len() < self.limits.clients || hosts.contains_key(&host)
     }
 
     /// Adds a host that has been recorded on disk.
-    pub fn nlm_remembered(&mut self, host: IpAddr, now: Duration) {
+    pub(crate) fn nlm_remembered(&mut self, host: IpAddr, now: Duration) {
         let host = self.nlm.hosts.entry(host);
         let new = Host { files: HashSet::new(), used: now, run: HostRun::Unasked, doubt: None };
         host.or_insert(new).used = now;
     }
 
-    /// Whether the caller should ask a host for its state number. Returns true once, and again after
-    /// a while if the host has not answered.
-    pub fn nlm_asks_run(&mut self, host: IpAddr, now: Duration) -> bool {
+    /// Whether the caller should ask a host for its state number. Returns true once, and again
+    /// after a while if the host has not answered.
+    pub(crate) fn nlm_asks_run(&mut self, host: IpAddr, now: Duration) -> bool {
         let Some(host) = self.nlm.hosts.get_mut(&host) else { return false };
         let asks = match host.run {
             HostRun::Unasked => true,
@@ -71,8 +72,9 @@ impl<F: Clone> State<F> {
         asks
     }
 
-    /// Stores the state number of a host; `None` if it has changed and the host must be asked again.
-    pub fn nlm_note_run(&mut self, host: IpAddr, run: Option<i32>) {
+    /// Stores the state number of a host; `None` if it has changed and the host must be asked
+    /// again.
+    pub(crate) fn nlm_note_run(&mut self, host: IpAddr, run: Option<i32>) {
         if let Some(host) = self.nlm.hosts.get_mut(&host) {
             host.run = run.map_or(HostRun::Unasked, HostRun::Number);
         }
@@ -80,29 +82,29 @@ impl<F: Clone> State<F> {
 
     /// The state number of a host when it took its locks. `None` if the host is not in the table,
     /// `Some(None)` if the number is not known.
-    pub fn nlm_run_of(&self, host: IpAddr) -> Option<Option<i32>> {
+    pub(crate) fn nlm_run_of(&self, host: IpAddr) -> Option<Option<i32>> {
         self.nlm.hosts.get(&host).map(|host| match host.run {
             HostRun::Number(run) => Some(run),
             _ => None,
         })
     }
 
-    /// Notes a restart notice for a host, with its new state number. The sender may be forged, so the
-    /// host gets no new locks until [`nlm_settle`](Self::nlm_settle) or [`nlm_keep`](Self::nlm_keep).
-    /// Returns false if the host is not in the table.
-    pub fn nlm_doubt(&mut self, host: IpAddr, noticed: i32) -> bool {
+    /// Notes a restart notice for a host, with its new state number. The sender may be forged, so
+    /// the host gets no new locks until [`nlm_settle`](Self::nlm_settle) or
+    /// [`nlm_keep`](Self::nlm_keep). Returns false if the host is not in the table.
+    pub(crate) fn nlm_doubt(&mut self, host: IpAddr, noticed: i32) -> bool {
         let host = self.nlm.hosts.get_mut(&host);
         host.map(|host| host.doubt = Some(noticed)).is_some()
     }
 
     /// Whether a restart notice for a host is not confirmed yet.
-    pub fn nlm_is_doubted(&self, host: IpAddr) -> bool {
+    pub(crate) fn nlm_is_doubted(&self, host: IpAddr) -> bool {
         self.nlm.hosts.get(&host).is_some_and(|host| host.doubt.is_some())
     }
 
-    /// Settles a restart notice with the state number that the host itself has given. If the host has
-    /// restarted, frees its locks and returns true. `None` if there is no notice to settle.
-    pub fn nlm_settle(&mut self, host: IpAddr, run: i32) -> Option<bool> {
+    /// Settles a restart notice with the state number that the host itself has given. If the host
+    /// has restarted, frees its locks and returns true. `None` if there is no notice to settle.
+    pub(crate) fn nlm_settle(&mut self, host: IpAddr, run: i32) -> Option<bool> {
         let of_host = self.nlm.hosts.get_mut(&host)?;
         let noticed = of_host.doubt.take()?;
         let restarted = match of_host.run {
@@ -118,7 +120,7 @@ impl<F: Clone> State<F> {
 
     /// Drops a restart notice for a host, for instance because the host does not answer. The host
     /// keeps its locks.
-    pub fn nlm_keep(&mut self, host: IpAddr) {
+    pub(crate) fn nlm_keep(&mut self, host: IpAddr) {
         if let Some(host) = self.nlm.hosts.get_mut(&host) {
             host.doubt = None;
         }
@@ -128,7 +130,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// [`NlmError::Blocked`] if the request is queued, otherwise why it is refused.
-    pub fn nlm_lock(&mut self, lock: NlmLock, now: Duration) -> Result<(), NlmError> {
+    pub(crate) fn nlm_lock(&mut self, lock: NlmLock, now: Duration) -> Result<(), NlmError> {
         let NlmLock { owner, node, range, exclusive, reclaim, wait } = lock;
         self.nlm_check(owner.host, reclaim, now)?;
         let touch = if exclusive { Touch::Change } else { Touch::Read };
@@ -136,7 +138,8 @@ impl<F: Clone> State<F> {
             return Err(NlmError::Delegated);
         }
         let holder = Holder::Nlm(owner.clone());
-        match self.take_range(node, &holder, (range, exclusive), Asker::Newcomer, now) {
+        let requester = Requester::of_holder(&holder, reclaim);
+        match self.take_range(node, &holder, (range, exclusive), requester, now) {
             Ok(()) => {
                 self.leave_line(node, |w| w.is(&owner, range, exclusive));
                 // The reply tells a host that retried that it has the lock.
@@ -149,7 +152,7 @@ impl<F: Clone> State<F> {
             }
             Err(LockError::Denied(_)) if let Some(to) = wait => {
                 self.leave_line(node, |w| w.is(&owner, range, exclusive));
-                if self.would_deadlock(&holder, Wanted { node, range, exclusive }, now) {
+                if self.would_deadlock(&holder, WantedLock { node, range, exclusive }, now) {
                     return Err(NlmError::Deadlock);
                 }
                 if self.nlm.waiting + self.nlm.granting.len() >= MAX_WAITING {
@@ -161,7 +164,7 @@ impl<F: Clone> State<F> {
                 *waits.entry(node).or_default() += 1;
                 self.nlm.queues.insert(node);
                 let file = self.files.entry(node).or_default();
-                file.waiting.push(Waiting { owner, range, exclusive, to });
+                file.waiting.push(QueuedLock { owner, range, exclusive, to });
                 Err(NlmError::Blocked)
             }
             Err(error) => {
@@ -175,7 +178,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// [`NlmError::Grace`].
-    pub fn nlm_test(
+    pub(crate) fn nlm_test(
         &mut self,
         owner: &NlmOwner,
         node: Node,
@@ -190,17 +193,34 @@ impl<F: Clone> State<F> {
     }
 
     /// UNLOCK. Also ends unacknowledged grants that overlap the range.
-    pub fn nlm_unlock(&mut self, owner: &NlmOwner, node: Node, range: Range) {
+    ///
+    /// # Errors
+    /// [`NlmError::TooMany`] if it would split a range and the host may not have one more.
+    pub(crate) fn nlm_unlock(
+        &mut self,
+        owner: &NlmOwner,
+        node: Node,
+        range: Range,
+    ) -> Result<(), NlmError> {
+        let holder = Holder::Nlm(owner.clone());
+        self.check_unlock(node, &holder, range).map_err(|_| NlmError::TooMany)?;
         self.end_grants(|g| g.node == node && g.owner == *owner && overlap(g.range, range));
-        self.free_range(node, &Holder::Nlm(owner.clone()), range);
+        self.free_range(node, &holder, range);
         self.nlm_used(owner.host, node);
+        Ok(())
     }
 
     /// CANCEL: removes the request from the queue. If it was granted meanwhile, the host does not
     /// know yet, so the grant is undone; the owner keeps what it held before.
-    pub fn nlm_cancel(&mut self, owner: &NlmOwner, node: Node, range: Range, exclusive: bool) {
+    pub(crate) fn nlm_cancel(
+        &mut self,
+        owner: &NlmOwner,
+        node: Node,
+        range: Range,
+        exclusive: bool,
+    ) {
         self.leave_line(node, |w| w.is(owner, range, exclusive));
-        let same = |g: &Granted| g.node == node && g.range == range && g.owner == *owner;
+        let same = |g: &GrantedLock| g.node == node && g.range == range && g.owner == *owner;
         for granted in self.end_grants(same) {
             self.take_back(granted);
         }
@@ -211,7 +231,7 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// Why it is refused.
-    pub fn nlm_share(
+    pub(crate) fn nlm_share(
         &mut self,
         owner: &NlmOwner,
         node: Node,
@@ -227,34 +247,37 @@ impl<F: Clone> State<F> {
         if self.nlm_share_conflict(node, Some(owner), share) {
             return Err(NlmError::ShareDenied);
         }
-        if self.nlm.shares + self.opens.len() >= self.limits.opens {
-            return Err(NlmError::TooMany);
-        }
+        let replaces =
+            self.files.get(&node).is_some_and(|f| f.shares.iter().any(|s| s.0 == *owner));
+        let more = usize::from(!replaces);
+        let requester = match reclaim {
+            true => Requester::HostAgain(owner.host),
+            false => Requester::Host(owner.host),
+        };
+        let quota = self.check_quota_for(more, Resource::Open, requester, now);
+        quota.map_err(|_| NlmError::TooMany)?;
         self.drop_shares(node, |other| other == owner);
         self.files.entry(node).or_default().shares.push((owner.clone(), share));
-        self.nlm.shares += 1;
+        self.tallies.opens.add_at(admission::host(owner.host), 1);
         self.nlm_uses(owner.host, node, now);
         Ok(())
     }
 
     /// UNSHARE.
-    pub fn nlm_unshare(&mut self, owner: &NlmOwner, node: Node) {
+    pub(crate) fn nlm_unshare(&mut self, owner: &NlmOwner, node: Node) {
         self.drop_shares(node, |other| other == owner);
         self.nlm_used(owner.host, node);
     }
 
     /// Frees everything that a host holds or waits for: the host restarted, or sent FREE_ALL.
-    pub fn nlm_free(&mut self, host: IpAddr) {
+    pub(crate) fn nlm_free(&mut self, host: IpAddr) {
         self.nlm_keep(host);
         let files = self.nlm.hosts.get_mut(&host).map(|h| std::mem::take(&mut h.files));
         self.end_grants(|g| g.owner.host == host);
         for node in files.into_iter().flatten() {
             self.leave_line(node, |w| w.owner.host == host);
             self.drop_shares(node, |owner| owner.host == host);
-            self.change_ranges(node, Range::ALL, |ranges| {
-                let theirs = ranges.owners().filter(|o| is_of(o, host)).cloned();
-                theirs.collect::<Vec<_>>().iter().for_each(|owner| ranges.release(owner));
-            });
+            self.release_hosts_ranges(node, |owner| is_of(owner, host));
             self.grant_waiting(node);
             self.drop_idle(node);
         }
@@ -262,17 +285,14 @@ impl<F: Clone> State<F> {
 
     /// Frees what hosts hold in an export that is no longer served. Queued requests are dropped
     /// without a grant.
-    pub fn nlm_drop_export(&mut self, export: u16) {
+    pub(crate) fn nlm_drop_export(&mut self, export: u16) {
         self.end_grants(|g| g.node.export == export);
         let nodes = self.files.keys().filter(|node| node.export == export);
         for node in nodes.copied().collect::<Vec<_>>() {
             self.leave_line(node, |_| true);
             self.lock_waiters.forget_file(node);
             self.drop_shares(node, |_| true);
-            self.change_ranges(node, Range::ALL, |ranges| {
-                let theirs = ranges.owners().filter(|o| matches!(o, Holder::Nlm(_))).cloned();
-                theirs.collect::<Vec<_>>().iter().for_each(|owner| ranges.release(owner));
-            });
+            self.release_hosts_ranges(node, |owner| matches!(owner, Holder::Nlm(_)));
             self.drop_idle(node);
         }
         for host in self.nlm.hosts.values_mut() {
@@ -280,9 +300,10 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// Removes and returns the hosts that have used no file for longer than a lease time. The caller
-    /// must remove their disk records before they are [remembered](Self::nlm_remembered) again.
-    pub fn nlm_drop_idle(&mut self, now: Duration) -> Vec<IpAddr> {
+    /// Removes and returns the hosts that have used no file for longer than a lease time. The
+    /// caller must remove their disk records before they are [remembered](Self::nlm_remembered)
+    /// again.
+    pub(crate) fn nlm_drop_idle(&mut self, now: Duration) -> Vec<IpAddr> {
         if self.grace.is_active(now) {
             return Vec::new();
         }
@@ -296,23 +317,24 @@ impl<F: Clone> State<F> {
     }
 
     /// Notified when [`nlm_take_granted`](Self::nlm_take_granted) has something to return.
-    pub fn nlm_on_grant(&self) -> Arc<Notify> {
+    pub(crate) fn nlm_on_grant(&self) -> Arc<Notify> {
         self.nlm.tell.clone()
     }
 
     /// Takes the new grants, which the caller must send to their hosts.
-    pub fn nlm_take_granted(&mut self) -> Vec<Granted> {
-        let untold = std::mem::take(&mut self.nlm.untold);
-        untold.iter().filter_map(|number| self.nlm.granting.get(number).cloned()).collect()
+    pub(crate) fn nlm_take_granted(&mut self) -> Vec<GrantedLock> {
+        let unsent = std::mem::take(&mut self.nlm.unsent);
+        unsent.iter().filter_map(|number| self.nlm.granting.get(number).cloned()).collect()
     }
 
     /// Whether a grant still needs to be sent to its host.
-    pub fn nlm_is_granting(&self, number: u64) -> bool {
+    pub(crate) fn nlm_is_granting(&self, number: u64) -> bool {
         self.nlm.granting.contains_key(&number)
     }
 
-    /// Ends a grant that its host has answered. The grant is undone unless the host `wants` the lock.
-    pub fn nlm_acknowledged(&mut self, number: u64, wants: bool) {
+    /// Ends a grant that its host has answered. The grant is undone unless the host `wants` the
+    /// lock.
+    pub(crate) fn nlm_acknowledged(&mut self, number: u64, wants: bool) {
         for granted in self.end_grants(|g| g.number == number) {
             if !wants {
                 self.take_back(granted);
@@ -321,38 +343,43 @@ impl<F: Clone> State<F> {
     }
 
     /// Ends the unacknowledged grants that `ends` selects, and returns them. Their locks stay held.
-    fn end_grants(&mut self, ends: impl Fn(&Granted) -> bool) -> Vec<Granted> {
+    fn end_grants(&mut self, ends: impl Fn(&GrantedLock) -> bool) -> Vec<GrantedLock> {
         let ended = self.nlm.granting.extract_if(|_, granted| ends(granted));
-        let ended: Vec<Granted> = ended.map(|(_, granted)| granted).collect();
-        self.held -= ended.iter().map(|granted| granted.before.len()).sum::<usize>();
+        let ended: Vec<GrantedLock> = ended.map(|(_, granted)| granted).collect();
+        for granted in &ended {
+            let holder = Holder::Nlm(granted.owner.clone());
+            self.count_ranges(&holder, granted.before.len(), 0);
+        }
         ended
     }
 
-    /// Adds a lock that an owner has just taken to [`Granted::before`] of its unacknowledged grants
-    /// that overlap it: if the host rejects such a grant, the owner keeps this lock.
+    /// Adds a lock that an owner has just taken to [`GrantedLock::before`] of its unacknowledged
+    /// grants that overlap it: if the host rejects such a grant, the owner keeps this lock.
     fn lock_under_grants(&mut self, owner: &NlmOwner, node: Node, lock: Lock) {
+        let (mut before, mut after) = (0, 0);
         let granting = self.nlm.granting.values_mut();
-        let theirs = |g: &&mut Granted| g.node == node && g.owner == *owner;
+        let theirs = |g: &&mut GrantedLock| g.node == node && g.owner == *owner;
         for granted in granting.filter(theirs).filter(|g| overlap(g.range, lock.range)) {
-            let before = granted.before.len();
+            before += granted.before.len();
             let covers =
                 |range: Range| lock.range.start <= range.start && range.end <= lock.range.end;
             granted.before.retain(|other| !covers(other.range));
             granted.before.push(lock);
-            self.held = self.held + granted.before.len() - before;
+            after += granted.before.len();
         }
+        self.count_ranges(&Holder::Nlm(owner.clone()), before, after);
     }
 
     /// Undoes a grant: its owner gets back what it held in that range before.
-    fn take_back(&mut self, granted: Granted) {
-        let Granted { owner, node, range, before, .. } = granted;
+    fn take_back(&mut self, granted: GrantedLock) {
+        let GrantedLock { owner, node, range, before, .. } = granted;
         let holder = Holder::Nlm(owner.clone());
         let kept = before.clone();
-        self.change_ranges(node, range, |ranges| {
+        self.change_ranges(node, range, &holder, |ranges| {
             ranges.unlock(&holder, range);
             for Lock { range, exclusive } in before {
-                // If the grant downgraded an exclusive lock, others may hold shared locks by now; the
-                // owner then gets a shared one.
+                // If the grant downgraded an exclusive lock, others may hold shared locks by now;
+                // the owner then gets a shared one.
                 let kept = ranges.lock(&holder, range, exclusive);
                 if kept.is_err() && ranges.lock(&holder, range, false).is_err() {
                     warn!(
@@ -363,12 +390,20 @@ impl<F: Clone> State<F> {
             }
         });
         for Lock { range, exclusive } in kept {
-            // The store may still hold the range in the mode of the grant. This fails if a local program
-            // has taken a conflicting lock; the table keeps the lock among NFS clients then.
-            drop(self.machine_take(node, range, exclusive));
+            // The store may still hold the range in the mode of the grant. This fails if a local
+            // program has taken a conflicting lock; the table keeps the lock among NFS clients
+            // then.
+            drop(self.lock_in_store(node, range, exclusive));
         }
         self.grant_waiting(node);
         self.nlm_used(owner.host, node);
+    }
+
+    /// Unlocks what the holders that `goes` selects have locked of a file.
+    fn release_hosts_ranges(&mut self, node: Node, goes: impl Fn(&Holder) -> bool) {
+        let owners = self.files.get(&node).into_iter().flat_map(|file| file.ranges.owners());
+        let gone: Vec<Holder> = owners.filter(|owner| goes(owner)).cloned().collect();
+        gone.iter().for_each(|owner| self.release_ranges(node, owner));
     }
 
     /// Whether a host's share reservation conflicts with one by `by`, which is `None` for NFSv4.
@@ -385,7 +420,7 @@ impl<F: Clone> State<F> {
     /// Grants the queued locks of a file that no longer conflict, in the order of the queue.
     pub(super) fn grant_waiting(&mut self, node: Node) {
         let mut at = 0;
-        while self.held < self.limits.locks
+        while self.tallies.ranges.total() < self.limits.locks
             && let Some(file) = self.files.get(&node)
             && let Some(first) = file.waiting.get(at)
         {
@@ -394,22 +429,22 @@ impl<F: Clone> State<F> {
             let held = file.ranges.of(&holder).filter(|lock| overlap(lock.range, range));
             let before: Vec<Lock> = held.collect();
             let is_free = file.ranges.conflict(&holder, range, exclusive).is_none()
-                && self.machine_take(node, range, exclusive).is_ok();
+                && self.lock_in_store(node, range, exclusive).is_ok();
             let take = |ranges: &mut RangeLocks<Holder>| ranges.lock(&holder, range, exclusive);
-            if !is_free || self.change_ranges(node, range, take).is_err() {
+            if !is_free || self.change_ranges(node, range, &holder, take).is_err() {
                 at += 1;
                 continue;
             }
             let Some(file) = self.files.get_mut(&node) else { return };
-            let Waiting { owner, to, .. } = file.waiting.remove(at);
+            let QueuedLock { owner, to, .. } = file.waiting.remove(at);
+            self.count_ranges(&holder, 0, before.len());
             let hosts = &mut self.nlm;
             hosts.left_line(&owner, node);
             hosts.granted += 1;
             let number = hosts.granted;
-            self.held += before.len();
-            let granted = Granted { number, owner, node, range, exclusive, to, before };
+            let granted = GrantedLock { number, owner, node, range, exclusive, to, before };
             hosts.granting.insert(number, granted);
-            hosts.untold.push(number);
+            hosts.unsent.push(number);
             hosts.tell.notify_one();
         }
         if self.files.get(&node).is_none_or(|f| f.waiting.is_empty()) {
@@ -426,7 +461,7 @@ impl<F: Clone> State<F> {
     /// The queued locks of a file, and their owners.
     pub(super) fn nlm_line(&self, node: Node) -> impl ExactSizeIterator<Item = (&NlmOwner, Lock)> {
         let waiting = self.files.get(&node).map_or(&[][..], |file| &file.waiting);
-        let lock = |w: &Waiting| Lock { range: w.range, exclusive: w.exclusive };
+        let lock = |w: &QueuedLock| Lock { range: w.range, exclusive: w.exclusive };
         waiting.iter().map(move |w| (&w.owner, lock(w)))
     }
 
@@ -455,7 +490,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    fn leave_line(&mut self, node: Node, leaves: impl Fn(&Waiting) -> bool) {
+    fn leave_line(&mut self, node: Node, leaves: impl Fn(&QueuedLock) -> bool) {
         let Some(file) = self.files.get_mut(&node) else { return };
         for left in file.waiting.extract_if(.., |w| leaves(w)) {
             self.nlm.left_line(&left.owner, node);
@@ -467,9 +502,9 @@ impl<F: Clone> State<F> {
 
     fn drop_shares(&mut self, node: Node, goes: impl Fn(&NlmOwner) -> bool) {
         let Some(file) = self.files.get_mut(&node) else { return };
-        let before = file.shares.len();
-        file.shares.retain(|(owner, _)| !goes(owner));
-        self.nlm.shares -= before - file.shares.len();
+        for (owner, _) in file.shares.extract_if(.., |(owner, _)| goes(owner)) {
+            self.tallies.opens.subtract_at(admission::host(owner.host), 1);
+        }
     }
 
     fn nlm_uses(&mut self, host: IpAddr, node: Node, now: Duration) {

@@ -1,12 +1,13 @@
 //! Tests of NLM state: grants in the order of the queue, reclaims, and what frees locks.
 
 use super::super::tests::{LEASE, NODE, T0, WRITE, lock_under, ready, request, state_after};
-use super::super::{Claim, Grace, Limits, LockOwner, LockTarget, OpenRequest, TO_END};
+use super::super::{Claim, Grace, Limits, LockOwner, LockTarget, OpenRequest};
 use super::*;
 use crate::state::tables::nlm::{Hosts, ReplyTo};
 use crate::state::{Ids, StateError};
 use bytes::Bytes;
 use weir_vfs::Access;
+use weir_vfs::TO_END;
 
 const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
 const ALL: Range = Range { start: 0, end: TO_END };
@@ -40,10 +41,11 @@ fn taken(state: &mut State<char>) -> Vec<i32> {
 
 /// Asserts that all tables are empty.
 fn assert_empty(state: &State<char>) {
-    assert!(state.files.is_empty() && state.held == 0, "{state:?}");
-    let Hosts { hosts, queues, waiting, waits, shares, granting, .. } = &state.nlm;
+    assert!(state.files.is_empty() && state.tallies.ranges.total() == 0, "{state:?}");
+    let Hosts { hosts, queues, waiting, waits, granting, .. } = &state.nlm;
     assert!(hosts.values().all(|h| h.files.is_empty()), "{state:?}");
-    assert!(queues.is_empty() && granting.is_empty() && *waiting == 0 && *shares == 0);
+    assert!(queues.is_empty() && granting.is_empty() && *waiting == 0);
+    assert_eq!(state.tallies.opens.total(), 0);
     assert!(waits.is_empty());
 }
 
@@ -68,15 +70,15 @@ fn both_protocols_lock_in_one_table() {
     };
     let again = state.lock(lock_under(open, a, true), T0);
     assert_eq!(again, Err(LockError::Denied(ours)));
-    state.nlm_unlock(&owner(1), NODE, Range { start: 5, end: 10 });
+    state.nlm_unlock(&owner(1), NODE, Range { start: 5, end: 10 }).unwrap();
     assert!(state.lock(lock_under(open, a, true), T0).is_ok());
-    state.nlm_unlock(&owner(1), NODE, ALL);
+    state.nlm_unlock(&owner(1), NODE, ALL).unwrap();
     state.close(a, open, NODE).unwrap();
     assert_empty(&state);
 }
 
 #[test]
-fn whoever_waits_is_granted_in_order_when_the_lock_is_freed() {
+fn waiters_are_granted_a_freed_lock_in_order() {
     let mut state = state();
     let a = ready(&mut state, "a", T0);
     let open = state.open(request(a, WRITE), T0).unwrap();
@@ -92,22 +94,22 @@ fn whoever_waits_is_granted_in_order_when_the_lock_is_freed() {
     // It is held before the host is told.
     assert!(matches!(state.nlm_lock(lock(9, false), T0), Err(NlmError::Denied(_))));
     state.nlm_acknowledged(granted[0].number, true);
-    state.nlm_unlock(&owner(2), NODE, ALL);
+    state.nlm_unlock(&owner(2), NODE, ALL).unwrap();
     assert_eq!(taken(&mut state), [3, 1]);
-    state.nlm_unlock(&owner(1), NODE, ALL);
-    state.nlm_unlock(&owner(3), NODE, ALL);
+    state.nlm_unlock(&owner(1), NODE, ALL).unwrap();
+    state.nlm_unlock(&owner(3), NODE, ALL).unwrap();
     state.close(a, open, NODE).unwrap();
     assert_empty(&state);
 }
 
 #[test]
-fn a_grant_that_is_not_wanted_goes_to_the_next() {
+fn a_refused_grant_goes_to_the_next_waiter() {
     let mut state = state();
     state.nlm_lock(lock(1, true), T0).unwrap();
     for process in [2, 3, 4] {
         assert_eq!(state.nlm_lock(waiting(process, true), T0), Err(NlmError::Blocked));
     }
-    state.nlm_unlock(&owner(1), NODE, ALL);
+    state.nlm_unlock(&owner(1), NODE, ALL).unwrap();
     let two = state.nlm_take_granted().remove(0);
     assert!(state.nlm_is_granting(two.number));
     state.nlm_acknowledged(two.number, false);
@@ -128,18 +130,18 @@ fn a_grant_that_is_not_wanted_goes_to_the_next() {
 }
 
 #[test]
-fn whoever_cancels_is_granted_nothing() {
+fn a_cancelled_waiter_is_granted_nothing() {
     let mut state = state();
     state.nlm_lock(lock(1, true), T0).unwrap();
     assert_eq!(state.nlm_lock(waiting(2, true), T0), Err(NlmError::Blocked));
     state.nlm_cancel(&owner(2), NODE, Range { start: 5, end: 15 }, true);
-    state.nlm_unlock(&owner(1), NODE, ALL);
+    state.nlm_unlock(&owner(1), NODE, ALL).unwrap();
     assert_eq!(taken(&mut state), []);
     assert_empty(&state);
 }
 
 #[test]
-fn a_restarted_host_loses_everything_and_others_get_it() {
+fn locks_of_a_restarted_host_go_to_waiters() {
     let mut state = state();
     let a = ready(&mut state, "a", T0);
     state.nlm_lock(lock(1, true), T0).unwrap();
@@ -162,7 +164,7 @@ fn a_restarted_host_loses_everything_and_others_get_it() {
 }
 
 #[test]
-fn an_export_that_is_gone_frees_what_hosts_had_of_it() {
+fn removing_an_export_frees_the_locks_of_hosts() {
     let mut state = state();
     let a = ready(&mut state, "a", T0);
     let open = state.open(request(a, WRITE), T0).unwrap();
@@ -178,7 +180,7 @@ fn an_export_that_is_gone_frees_what_hosts_had_of_it() {
     assert_eq!(taken(&mut state), [], "nothing is granted in an export that is gone");
     let again = NlmLock { owner: owner(9), ..elsewhere.clone() };
     assert!(matches!(state.nlm_lock(again, T0), Err(NlmError::Denied(_))), "the other lock stays");
-    state.nlm_unlock(&owner(2), elsewhere.node, ALL);
+    state.nlm_unlock(&owner(2), elsewhere.node, ALL).unwrap();
     assert_empty(&state);
 }
 
@@ -205,7 +207,7 @@ fn share_reservations_hold_in_both_directions() {
 }
 
 #[test]
-fn a_silent_client_gives_way_to_a_host_that_waits() {
+fn a_silent_clients_lock_goes_to_a_waiting_host() {
     let mut state = state();
     let a = ready(&mut state, "a", T0);
     let open = state.open(request(a, WRITE), T0).unwrap();
@@ -219,7 +221,7 @@ fn a_silent_client_gives_way_to_a_host_that_waits() {
 }
 
 #[test]
-fn hosts_reclaim_in_grace_and_nobody_takes_anything_new() {
+fn grace_admits_reclaims_and_refuses_new_locks() {
     let grace = Grace::new(LEASE, []).with_hosts([HOST]);
     let mut state: State<char> = State::new(Ids::new(1, [7; 32]), Limits::default(), grace);
     let other = IpAddr::from([192, 0, 2, 8]);
@@ -249,13 +251,15 @@ fn hosts_reclaim_in_grace_and_nobody_takes_anything_new() {
 
 #[test]
 fn lines_and_ranges_are_bounded() {
-    let limits = Limits { locks: 2, ..Limits::default() };
+    let limits = Limits { locks: 4, ..Limits::default() };
     let mut state: State<char> = State::new(Ids::new(1, [7; 32]), limits, Grace::default());
     state.nlm_remembered(HOST, T0);
     for process in [1, 2] {
         state.nlm_lock(lock(process, false), T0).unwrap();
     }
-    assert_eq!(state.nlm_lock(lock(3, false), T0), Err(NlmError::TooMany));
+    assert_eq!(state.nlm_lock(lock(3, false), T0), Err(NlmError::TooMany), "half is its share");
+    let part = Range { start: 7, end: 9 };
+    assert_eq!(state.nlm_unlock(&owner(1), NODE, part), Err(NlmError::TooMany), "it would split");
     for process in 10..10 + MAX_WAITING as i32 {
         assert_eq!(state.nlm_lock(waiting(process, true), T0), Err(NlmError::Blocked));
     }
@@ -265,7 +269,24 @@ fn lines_and_ranges_are_bounded() {
 }
 
 #[test]
-fn an_upgrade_that_comes_to_nothing_leaves_the_lock_that_was_held_before() {
+fn share_reservations_count_as_opens_of_the_address() {
+    let limits = Limits { opens: 4, ..Limits::default() };
+    let mut state: State<char> = State::new(Ids::new(1, [7; 32]), limits, Grace::default());
+    state.nlm_remembered(HOST, T0);
+    let share = Share { access: Access::READ, deny: Access::empty() };
+    let mut reserve = |process| state.nlm_share(&owner(process), NODE, share, false, T0);
+    assert_eq!((reserve(1), reserve(2), reserve(2)), (Ok(()), Ok(()), Ok(())));
+    assert_eq!(reserve(3), Err(NlmError::TooMany));
+    let [a, b] = ["a", "b"].map(|name| ready(&mut state, name, T0));
+    state.clients.get_mut(a).unwrap().address = Some(HOST);
+    assert_eq!(state.open(request(a, share), T0), Err(StateError::TooMany), "the same address");
+    assert!(state.open(request(b, share), T0).is_ok());
+    state.nlm_free(HOST);
+    assert_eq!(state.tallies.opens.total(), 1);
+}
+
+#[test]
+fn a_failed_upgrade_keeps_the_earlier_lock() {
     let range = Range { start: 5, end: 15 };
     type End = fn(&mut State<char>, u64);
     let ends: [End; 3] = [
@@ -286,13 +307,13 @@ fn an_upgrade_that_comes_to_nothing_leaves_the_lock_that_was_held_before() {
         state.nlm_cancel(&owner(1), NODE, range, true);
         assert!(state.nlm_test(&owner(9), NODE, ALL, true, T0).unwrap().is_some());
         assert_eq!(state.nlm_lock(waiting(1, true), T0), Err(NlmError::Blocked));
-        state.nlm_unlock(&owner(2), NODE, ALL);
+        state.nlm_unlock(&owner(2), NODE, ALL).unwrap();
         let granted = state.nlm_take_granted().remove(0);
-        assert_eq!((state.held, granted.before.len()), (2, 1));
+        assert_eq!((state.tallies.ranges.total(), granted.before.len()), (2, 1));
         end(&mut state, granted.number);
         let held: Vec<_> = state.files[&NODE].ranges.of(&Holder::Nlm(owner(1))).collect();
         assert_eq!(held, [Lock { range, exclusive: false }]);
-        assert_eq!(state.held, 1);
+        assert_eq!(state.tallies.ranges.total(), 1);
         // It is the earlier lock, a shared one.
         state.nlm_lock(lock(3, false), T0).unwrap();
         state.nlm_free(HOST);
@@ -301,11 +322,11 @@ fn an_upgrade_that_comes_to_nothing_leaves_the_lock_that_was_held_before() {
 }
 
 #[test]
-fn a_lock_taken_while_a_grant_is_on_its_way_outlives_a_grant_in_vain() {
+fn a_lock_taken_during_a_grant_survives_the_failed_grant() {
     let mut state = state();
     state.nlm_lock(lock(2, true), T0).unwrap();
     assert_eq!(state.nlm_lock(waiting(1, true), T0), Err(NlmError::Blocked));
-    state.nlm_unlock(&owner(2), NODE, ALL);
+    state.nlm_unlock(&owner(2), NODE, ALL).unwrap();
     let granted = state.nlm_take_granted().remove(0);
     let part = Range { start: 8, end: 10 };
     for exclusive in [true, false] {
@@ -314,13 +335,13 @@ fn a_lock_taken_while_a_grant_is_on_its_way_outlives_a_grant_in_vain() {
     state.nlm_acknowledged(granted.number, false);
     let held: Vec<_> = state.files[&NODE].ranges.of(&Holder::Nlm(owner(1))).collect();
     assert_eq!(held, [Lock { range: part, exclusive: false }]);
-    assert_eq!(state.held, 1);
+    assert_eq!(state.tallies.ranges.total(), 1);
     state.nlm_free(HOST);
     assert_empty(&state);
 }
 
 #[test]
-fn a_host_that_does_not_say_which_run_it_is_in_is_asked_again_later() {
+fn a_host_without_a_run_number_is_asked_again_later() {
     let mut state = state();
     let soon = T0 + ASK_AGAIN - Duration::from_secs(1);
     assert!(state.nlm_asks_run(HOST, T0));

@@ -19,7 +19,7 @@ pub(in crate::state) const REMEMBERED: usize = 16 << 10;
 
 /// What a delegation lets its client do on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DelegationKind {
+pub(crate) enum DelegationKind {
     /// Open to read.
     Read,
     /// Open to read and write.
@@ -28,7 +28,7 @@ pub enum DelegationKind {
 
 /// How a call affects a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Touch {
+pub(crate) enum Touch {
     /// Reads data or attributes: breaks a write delegation.
     Read,
     /// Changes data, attributes or names: breaks any delegation.
@@ -37,7 +37,7 @@ pub enum Touch {
 
 impl DelegationKind {
     /// What its client may do on its own.
-    pub fn access(self) -> Access {
+    pub(crate) fn access(self) -> Access {
         match self {
             Self::Read => Access::READ,
             Self::Write => Access::READ | Access::WRITE,
@@ -51,7 +51,7 @@ impl DelegationKind {
 
 /// Which delegation a client asks for with an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub(crate) enum Wanted {
     /// The server decides (`OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE`).
     NoPreference,
     /// A read delegation.
@@ -64,7 +64,7 @@ pub enum Wanted {
 
 /// Why a file is not delegated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhyNot {
+pub(crate) enum WhyNot {
     /// Other clients use the file, or did recently.
     Contention,
     /// The limit is reached, delegations are disabled, or the client cannot be called back.
@@ -81,80 +81,80 @@ pub enum WhyNot {
 
 /// A client's request, which a callback about its result refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Referring {
+pub(crate) struct Referring {
     /// The session.
-    pub session: SessionId,
+    pub(crate) session: SessionId,
     /// Its slot.
-    pub slot: u32,
+    pub(crate) slot: u32,
     /// The slot's sequence number.
-    pub sequence: u32,
+    pub(crate) sequence: u32,
 }
 
 /// A request for a delegation.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask {
+pub(crate) struct DelegationRequest {
     /// The client.
-    pub client: ClientId,
+    pub(crate) client: ClientId,
     /// The file.
-    pub node: Node,
+    pub(crate) node: Node,
     /// What the file was opened for.
-    pub share: Share,
+    pub(crate) share: Share,
     /// What the client wants.
-    pub wanted: Wanted,
+    pub(crate) wanted: Wanted,
 }
 
 /// A delegation to grant.
 #[derive(Clone, Debug)]
-pub struct Grant<F> {
+pub(crate) struct Grant<F> {
     /// The client, the file, and what was asked for.
-    pub ask: Ask,
+    pub(crate) request: DelegationRequest,
     /// A handle for reading, and for writing if it is a write delegation.
-    pub file: F,
+    pub(crate) file: F,
     /// The file's change attribute, as reported to the client.
-    pub change: u64,
+    pub(crate) change: u64,
     /// The file's times, as the client is told.
-    pub times: Times,
+    pub(crate) times: Times,
     /// Whether the client is to answer for the file's times; only with a write delegation.
-    pub keeps_times: bool,
+    pub(crate) keeps_times: bool,
     /// The request that it is granted with.
-    pub referring: Option<Referring>,
+    pub(crate) referring: Option<Referring>,
     /// The principal that opened the file.
-    pub by: Principal,
+    pub(crate) by: Principal,
     /// Whether the open created the file.
-    pub made: bool,
+    pub(crate) made: bool,
 }
 
 /// When a file was last read and changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
+pub(crate) struct Times {
     /// Last access.
-    pub atime: SystemTime,
+    pub(crate) atime: SystemTime,
     /// Last change of data.
-    pub mtime: SystemTime,
+    pub(crate) mtime: SystemTime,
 }
 
 /// The holder of a write delegation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Writer {
+pub(crate) struct Writer {
     /// The delegation.
-    pub key: StateKey,
+    pub(crate) key: StateKey,
     /// Its client.
-    pub client: ClientId,
+    pub(crate) client: ClientId,
     /// Whether the client answers for the file's times.
-    pub keeps_times: bool,
+    pub(crate) keeps_times: bool,
 }
 
 /// What the holder of a write delegation answers to CB_GETATTR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// Another value than the file had when it was delegated: the client has data to write back.
-    pub change: u64,
+    pub(crate) change: u64,
     /// The size with that data.
-    pub size: u64,
+    pub(crate) size: u64,
     /// Last access, if the client answers for it.
-    pub atime: Option<SystemTime>,
+    pub(crate) atime: Option<SystemTime>,
     /// Last change of data, if the client answers for it.
-    pub mtime: Option<SystemTime>,
+    pub(crate) mtime: Option<SystemTime>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,9 +174,9 @@ pub(in crate::state) struct Delegation<F> {
     pub(in crate::state) change: Option<u64>,
     /// The highest change attribute reported to others for data that the client has not written
     /// back.
-    pub(in crate::state) told: u64,
+    pub(in crate::state) shown_change: u64,
     /// The time of the last change that others were told with it.
-    pub(in crate::state) told_mtime: Option<SystemTime>,
+    pub(in crate::state) shown_mtime: Option<SystemTime>,
     /// The times that the client's are compared with: the file's when it was delegated, or when the
     /// client last set them with SETATTR.
     pub(in crate::state) original: Times,
@@ -248,6 +248,11 @@ impl<F> Delegations<F> {
         self.by_key.get(&key).map(|d| &d.by)
     }
 
+    /// The principal that created a file with a client's delegation of it.
+    pub(in crate::state) fn made_by(&self, client: ClientId, node: Node) -> Option<Principal> {
+        self.by_key.get(&self.held_by(client, node)?)?.made_by.clone()
+    }
+
     /// Records that a client changes a file of which it has a read delegation.
     pub(in crate::state) fn changed_by(&mut self, client: ClientId, node: Node) {
         if let Some(key) = self.held_by(client, node)
@@ -275,22 +280,22 @@ impl<F> Delegations<F> {
 
 /// The result of a recall.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recalled {
+pub(crate) struct Recalled {
     /// Delegations whose clients must be sent a recall now.
-    pub tell: Vec<StateKey>,
+    pub(crate) tell: Vec<StateKey>,
     /// Whether some conflict still.
-    pub pending: bool,
+    pub(crate) pending: bool,
 }
 
 /// A recall to send to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Order {
+pub(crate) struct PendingRecall {
     /// The client.
-    pub client: ClientId,
+    pub(crate) client: ClientId,
     /// The delegation.
-    pub id: StateId,
+    pub(crate) id: StateId,
     /// The file.
-    pub node: Node,
+    pub(crate) node: Node,
     /// The request that it was granted with.
-    pub referring: Option<Referring>,
+    pub(crate) referring: Option<Referring>,
 }

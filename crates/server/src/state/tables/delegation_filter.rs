@@ -19,7 +19,7 @@ const BUCKETS: usize = 2048;
 
 /// Counts the delegations, and the changes without an open, of the files in each bucket.
 #[derive(Debug)]
-pub struct Filter {
+pub(crate) struct Filter {
     read: Vec<AtomicU32>,
     write: Vec<AtomicU32>,
     changing: Vec<AtomicU32>,
@@ -35,7 +35,7 @@ impl Default for Filter {
 
 /// Counts a change without an open while it lives. The server does not delegate the file meanwhile.
 #[derive(Debug)]
-pub struct ChangeGuard {
+pub(crate) struct ChangeGuard {
     filter: Arc<Filter>,
     bucket: usize,
 }
@@ -48,19 +48,19 @@ impl Drop for ChangeGuard {
 
 impl Filter {
     /// Whether any file is delegated.
-    pub fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         self.all.load(SeqCst) != 0
     }
 
     /// Whether there may be a delegation of `node` that conflicts with `touch`.
-    pub fn may_conflict(&self, node: Node, touch: Touch) -> bool {
+    pub(crate) fn may_conflict(&self, node: Node, touch: Touch) -> bool {
         let bucket = bucket(node);
         let change = touch == Touch::Change;
         self.write[bucket].load(SeqCst) != 0 || (change && self.read[bucket].load(SeqCst) != 0)
     }
 
     /// Prevents new delegations of `node` while the returned guard lives.
-    pub fn begin_change(self: &Arc<Self>, node: Node) -> ChangeGuard {
+    pub(crate) fn begin_change(self: &Arc<Self>, node: Node) -> ChangeGuard {
         let bucket = bucket(node);
         self.changing[bucket].fetch_add(1, SeqCst);
         ChangeGuard { filter: self.clone(), bucket }
@@ -108,7 +108,7 @@ mod tests {
     use weir_vfs::FileId;
 
     #[test]
-    fn a_file_is_either_changed_or_delegated() {
+    fn a_file_is_never_changed_and_delegated_at_once() {
         let filter = Arc::new(Filter::default());
         let node = Node { export: 0, id: FileId { ino: 1, generation: 0 } };
         let changing = filter.begin_change(node);

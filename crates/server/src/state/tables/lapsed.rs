@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten() {
+    fn the_oldest_entries_are_forgotten() {
         let mut lapsed = Lapsed::default();
         for i in 0..=MAX_CLIENTS as u64 {
             lapsed.note(ClientId(i), [key(i)].into_iter());

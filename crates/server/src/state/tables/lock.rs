@@ -9,22 +9,22 @@ use weir_vfs::{LockConflict as Conflict, LockRange as Range};
 
 /// An NFSv4 lock-owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LockOwner {
+pub(crate) struct LockOwner {
     /// The client.
-    pub client: ClientId,
+    pub(crate) client: ClientId,
     /// The client's name for the owner.
-    pub name: OwnerName,
+    pub(crate) name: OwnerName,
 }
 
 /// The holder of a range, in either protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Holder {
+pub(crate) enum Holder {
     /// A lock-owner of an NFSv4 client.
     V4(LockOwner),
     /// An owner of an NLM host.
     Nlm(NlmOwner),
     /// A program on the server's machine. Appears only in conflicts, never in the table.
-    Machine,
+    LocalProgram,
 }
 
 /// The locks of one owner on one file.
@@ -38,7 +38,7 @@ pub(in crate::state) struct LockState {
 
 /// The stateid of a LOCK request.
 #[derive(Clone, Debug)]
-pub enum LockTarget {
+pub(crate) enum LockTarget {
     /// An open stateid: the owner's first lock on the file.
     Open(StateId, OwnerName),
     /// The stateid of earlier locks.
@@ -47,28 +47,28 @@ pub enum LockTarget {
 
 /// A LOCK request.
 #[derive(Clone, Debug)]
-pub struct LockRequest {
+pub(crate) struct LockRequest {
     /// The client.
-    pub client: ClientId,
+    pub(crate) client: ClientId,
     /// The stateid.
-    pub target: LockTarget,
+    pub(crate) target: LockTarget,
     /// The file.
-    pub node: Node,
+    pub(crate) node: Node,
     /// The byte range.
-    pub range: Range,
+    pub(crate) range: Range,
     /// Whether it is a write lock.
-    pub exclusive: bool,
+    pub(crate) exclusive: bool,
     /// Whether the owner reclaims a lock that it held before the server restarted.
-    pub reclaim: bool,
+    pub(crate) reclaim: bool,
     /// Whether the owner waits for the lock, and retries until it gets it.
-    pub wait: bool,
+    pub(crate) wait: bool,
     /// Whether the client accepts CB_NOTIFY_LOCK.
-    pub listens: bool,
+    pub(crate) listens: bool,
 }
 
 /// Why a lock is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LockError {
+pub(crate) enum LockError {
     /// The request or its state is not valid, or a limit is reached.
     State(StateError),
     /// Another owner holds a conflicting lock.

@@ -30,7 +30,7 @@ pub(in crate::state) const MAX_STEPS: usize = 1 << 18;
 
 /// A lock that an owner waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::state) struct Wanted {
+pub(in crate::state) struct WantedLock {
     pub(in crate::state) node: Node,
     pub(in crate::state) range: Range,
     pub(in crate::state) exclusive: bool,
@@ -40,21 +40,21 @@ pub(in crate::state) struct Wanted {
 /// latest.
 #[derive(Clone, Debug)]
 pub(in crate::state) struct Wait {
-    pub(in crate::state) wanted: Wanted,
+    pub(in crate::state) wanted: WantedLock,
     pub(in crate::state) open: StateKey,
-    pub(in crate::state) asked: Duration,
+    pub(in crate::state) polled: Duration,
     pub(in crate::state) until: Duration,
 }
 
 impl Wait {
     /// A wait that begins with this request.
     pub(in crate::state) fn new(
-        wanted: Wanted,
+        wanted: WantedLock,
         open: StateKey,
         listens: bool,
         now: Duration,
     ) -> Self {
-        Self { wanted, open, asked: now, until: now + if listens { LISTENS } else { SLACK } }
+        Self { wanted, open, polled: now, until: now + if listens { LISTENS } else { SLACK } }
     }
 
     /// Extends the deadline if `before` is a wait of the same owner for the same lock. A client
@@ -65,8 +65,8 @@ impl Wait {
         let Some(before) = before.filter(|before| before.wanted == self.wanted) else {
             return self;
         };
-        let interval = self.asked.saturating_sub(before.asked);
-        let until = self.asked + (interval * 2 + SLACK).min(LONGEST);
+        let interval = self.polled.saturating_sub(before.polled);
+        let until = self.polled + (interval * 2 + SLACK).min(LONGEST);
         Self { until: self.until.max(until), ..self }
     }
 
@@ -77,13 +77,13 @@ impl Wait {
 
 /// A client to notify that a lock may be free for one of its owners.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Freed {
+pub(crate) struct Freed {
     /// The client.
-    pub client: ClientId,
+    pub(crate) client: ClientId,
     /// The client's name for the owner.
-    pub owner: OwnerName,
+    pub(crate) owner: OwnerName,
     /// The file.
-    pub node: Node,
+    pub(crate) node: Node,
 }
 
 /// All waits for NFSv4 locks.
@@ -127,7 +127,7 @@ impl LockWaiters {
     }
 
     /// Removes an owner's listed wait for a lock.
-    pub(in crate::state) fn leave(&mut self, owner: &LockOwner, wanted: Wanted) {
+    pub(in crate::state) fn leave(&mut self, owner: &LockOwner, wanted: WantedLock) {
         self.retain(wanted.node, |other, wait| other != owner || wait.wanted != wanted);
     }
 

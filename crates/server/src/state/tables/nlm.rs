@@ -18,49 +18,49 @@ pub(in crate::state) const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The owner of NLM locks: a process of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NlmOwner {
+pub(crate) struct NlmOwner {
     /// The host's address. A caller can choose its name freely, but replies go to its address.
-    pub host: IpAddr,
-    /// The local user to whom the owner is limited; `None` for remote hosts and the local superuser,
-    /// whose kernels name the owners of all their users.
-    pub user: Option<u32>,
+    pub(crate) host: IpAddr,
+    /// The local user to whom the owner is limited; `None` for remote hosts and the local
+    /// superuser, whose kernels name the owners of all their users.
+    pub(crate) user: Option<u32>,
     /// The host's name for the owner.
-    pub handle: Bytes,
+    pub(crate) handle: Bytes,
     /// The host's number for the process (`svid`).
-    pub process: i32,
+    pub(crate) process: i32,
 }
 
 /// What the server needs to tell a host that its lock is granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplyTo {
+pub(crate) struct ReplyTo {
     /// The cookie of the host's request.
-    pub cookie: Bytes,
+    pub(crate) cookie: Bytes,
     /// The host's name for itself (`caller_name`).
-    pub caller: Bytes,
+    pub(crate) caller: Bytes,
     /// The server address that the host called; the host accepts grants from this address only.
-    pub server: IpAddr,
+    pub(crate) server: IpAddr,
 }
 
 /// An NLM LOCK request.
 #[derive(Clone, Debug)]
-pub struct NlmLock {
+pub(crate) struct NlmLock {
     /// The owner.
-    pub owner: NlmOwner,
+    pub(crate) owner: NlmOwner,
     /// The file.
-    pub node: Node,
+    pub(crate) node: Node,
     /// The byte range.
-    pub range: Range,
+    pub(crate) range: Range,
     /// Whether it is a write lock.
-    pub exclusive: bool,
+    pub(crate) exclusive: bool,
     /// Whether the owner reclaims a lock that it held before the server restarted.
-    pub reclaim: bool,
+    pub(crate) reclaim: bool,
     /// Where to send the grant if the owner waits; `None` if it does not.
-    pub wait: Option<ReplyTo>,
+    pub(crate) wait: Option<ReplyTo>,
 }
 
 /// Why a lock or share reservation is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NlmError {
+pub(crate) enum NlmError {
     /// The host is not on disk yet.
     Unknown,
     /// A notice reports that the host has restarted, and the host has not confirmed it yet.
@@ -95,14 +95,14 @@ impl From<LockError> for NlmError {
 
 /// A queued LOCK request.
 #[derive(Clone, Debug)]
-pub(in crate::state) struct Waiting {
+pub(in crate::state) struct QueuedLock {
     pub(in crate::state) owner: NlmOwner,
     pub(in crate::state) range: Range,
     pub(in crate::state) exclusive: bool,
     pub(in crate::state) to: ReplyTo,
 }
 
-impl Waiting {
+impl QueuedLock {
     pub(in crate::state) fn is(&self, owner: &NlmOwner, range: Range, exclusive: bool) -> bool {
         self.range == range && self.exclusive == exclusive && self.owner == *owner
     }
@@ -110,21 +110,21 @@ impl Waiting {
 
 /// A lock that was granted to a waiting host, which has not acknowledged it yet.
 #[derive(Clone, Debug)]
-pub struct Granted {
+pub(crate) struct GrantedLock {
     /// Identifies the grant.
-    pub number: u64,
+    pub(crate) number: u64,
     /// The owner.
-    pub owner: NlmOwner,
+    pub(crate) owner: NlmOwner,
     /// The file.
-    pub node: Node,
+    pub(crate) node: Node,
     /// The byte range.
-    pub range: Range,
+    pub(crate) range: Range,
     /// Whether it is a write lock.
-    pub exclusive: bool,
+    pub(crate) exclusive: bool,
     /// Where to send the grant.
-    pub to: ReplyTo,
+    pub(crate) to: ReplyTo,
     /// The locks that the owner held in this range before, oldest first. They count as held ranges.
-    pub before: Vec<Lock>,
+    pub(crate) before: Vec<Lock>,
 }
 
 /// The NLM hosts, their queued requests, and the grants that they have not acknowledged.
@@ -136,11 +136,10 @@ pub(in crate::state) struct Hosts {
     pub(in crate::state) waiting: usize,
     /// For each owner, the files on which it waits, and for how many locks.
     pub(in crate::state) waits: HashMap<NlmOwner, HashMap<Node, usize>>,
-    pub(in crate::state) shares: usize,
-    pub(in crate::state) granting: HashMap<u64, Granted>,
+    pub(in crate::state) granting: HashMap<u64, GrantedLock>,
     pub(in crate::state) granted: u64,
     /// Those of `granting` that [`State::nlm_take_granted`] has not taken yet.
-    pub(in crate::state) untold: Vec<u64>,
+    pub(in crate::state) unsent: Vec<u64>,
     pub(in crate::state) tell: Arc<Notify>,
 }
 
@@ -163,7 +162,8 @@ impl Hosts {
 
 #[derive(Debug)]
 pub(in crate::state) struct Host {
-    /// Files on which it has locks, share reservations or queued requests, or had when last checked.
+    /// Files on which it has locks, share reservations or queued requests, or had when last
+    /// checked.
     pub(in crate::state) files: HashSet<Node>,
     pub(in crate::state) used: Duration,
     pub(in crate::state) run: HostRun,

@@ -32,18 +32,18 @@ pub(in crate::state) struct Open<F> {
 
 /// The use of a file that outlasts its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Use {
+pub(crate) struct Use {
     /// The stateid that the client sent.
-    pub under: StateRef,
+    pub(crate) under: StateRef,
     /// The file.
-    pub node: Node,
+    pub(crate) node: Node,
     /// The access that the use needs.
-    pub access: Access,
+    pub(crate) access: Access,
 }
 
 /// Whether an open is new, or the client already has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub(crate) enum Claim {
     /// A new open.
     New,
     /// The client had the open before the server restarted.
@@ -54,34 +54,34 @@ pub enum Claim {
 
 /// An OPEN request.
 #[derive(Clone, Debug)]
-pub struct OpenRequest<F> {
+pub(crate) struct OpenRequest<F> {
     /// The client.
-    pub client: ClientId,
+    pub(crate) client: ClientId,
     /// The open-owner.
-    pub owner: OwnerName,
+    pub(crate) owner: OwnerName,
     /// The file.
-    pub node: Node,
+    pub(crate) node: Node,
     /// Access and deny modes.
-    pub share: Share,
+    pub(crate) share: Share,
     /// Whether it is new.
-    pub claim: Claim,
+    pub(crate) claim: Claim,
     /// Whether the owner must send OPEN_CONFIRM; only for an owner without other opens.
-    pub confirm: bool,
+    pub(crate) confirm: bool,
     /// The principal that opens it.
-    pub by: Principal,
+    pub(crate) by: Principal,
     /// Whether this OPEN created the file.
-    pub made: bool,
+    pub(crate) made: bool,
     /// An open file with the access of [`share`](Self::share).
-    pub file: F,
+    pub(crate) file: F,
 }
 
 /// A snapshot of an owner's open of a file, if it has one.
 #[derive(Clone, Debug)]
-pub struct Opened(pub(in crate::state) Option<OpenedBefore>);
+pub(crate) struct OpenSnapshot(pub(in crate::state) Option<PriorOpen>);
 
 /// The fields of an existing open that the owner's next OPEN changes.
 #[derive(Clone, Debug)]
-pub(in crate::state) struct OpenedBefore {
+pub(in crate::state) struct PriorOpen {
     pub(in crate::state) seq: u32,
     pub(in crate::state) share: Share,
     pub(in crate::state) opened: Vec<Share>,
@@ -91,14 +91,14 @@ pub(in crate::state) struct OpenedBefore {
 
 /// What I/O under a stateid uses.
 #[derive(Clone, Debug)]
-pub struct Io<F> {
+pub(crate) struct Io<F> {
     /// The open file.
-    pub file: F,
+    pub(crate) file: F,
     /// The owner whose locks apply.
-    pub lock_owner: Option<LockOwner>,
+    pub(crate) lock_owner: Option<LockOwner>,
     /// The principal that opened it last; under a delegation, the one that opened the file when it
     /// was delegated.
-    pub opened_by: Option<Principal>,
+    pub(crate) opened_by: Option<Principal>,
     /// The principal that created the file with this open.
-    pub made_by: Option<Principal>,
+    pub(crate) made_by: Option<Principal>,
 }

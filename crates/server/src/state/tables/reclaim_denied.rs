@@ -5,25 +5,25 @@ use std::collections::BTreeSet;
 
 /// Maximum number of files recorded individually for a client whose acknowledgment the server does
 /// not get.
-pub(in crate::state) const MAX_UNTOLD: usize = 64;
+pub(in crate::state) const MAX_UNACKNOWLEDGED: usize = 64;
 
 /// The files of which a client may not reclaim state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReclaimDenied {
+pub(crate) struct ReclaimDenied {
     /// All files.
-    pub all: bool,
+    pub(crate) all: bool,
     /// These files.
-    pub files: BTreeSet<Node>,
+    pub(crate) files: BTreeSet<Node>,
 }
 
 impl ReclaimDenied {
     /// Denies every reclaim.
-    pub fn all() -> Self {
+    pub(crate) fn all() -> Self {
         Self { all: true, files: BTreeSet::new() }
     }
 
     /// Whether no reclaim is denied.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         !self.all && self.files.is_empty()
     }
 

@@ -5,7 +5,7 @@ use crate::state::stateid::StateKey;
 
 /// Why a state was revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub(crate) enum Why {
     /// Its client's lease expired, and another client wanted what it held.
     Expired,
     /// Its export is no longer served.
@@ -16,11 +16,11 @@ pub enum Why {
 
 /// A state that the server revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Revoked {
+pub(crate) struct Revoked {
     /// Its key.
-    pub key: StateKey,
+    pub(crate) key: StateKey,
     /// The file.
-    pub node: Node,
+    pub(crate) node: Node,
     /// The reason.
-    pub why: Why,
+    pub(crate) why: Why,
 }

@@ -5,8 +5,8 @@ use super::*;
 const MEGABYTE: u32 = 1 << 20;
 
 #[tokio::test]
-async fn replies_that_are_not_read_keep_the_next_call_from_being_executed() {
-    let f = Fixture::new(Limits::default()).await;
+async fn unread_replies_block_the_connections_next_call() {
+    let f = Fixture::new(TransportLimits::default()).await;
     let mut slow = f.connect().await;
     for xid in 0..64 {
         slow.send(xid, ECHO, 6, &MEGABYTE.to_be_bytes()).await;
@@ -26,9 +26,10 @@ async fn replies_that_are_not_read_keep_the_next_call_from_being_executed() {
 }
 
 #[tokio::test]
-async fn small_replies_that_are_not_read_keep_the_next_call_from_being_executed_too() {
+async fn unread_small_replies_block_the_connections_next_call() {
     const BYTES: u32 = 15 << 10;
-    let f = Fixture::new(Limits { reply_bytes: 256 << 10, ..Limits::default() }).await;
+    let f = Fixture::new(TransportLimits { reply_bytes: 256 << 10, ..TransportLimits::default() })
+        .await;
     let mut slow = f.connect().await;
     // Replies of more bytes than the sockets' buffers hold.
     let mut calls = Vec::new();
@@ -76,11 +77,11 @@ async fn all_is_given_back(f: &Fixture) {
 }
 
 #[tokio::test]
-async fn a_peer_that_reads_more_slowly_than_the_minimum_is_disconnected() {
-    let limits = Limits {
+async fn a_peer_below_the_minimum_rate_is_disconnected() {
+    let limits = TransportLimits {
         stall: Duration::from_millis(400),
         least_drain_rate: 1 << 30,
-        ..Limits::default()
+        ..TransportLimits::default()
     };
     let f = Fixture::new(limits).await;
     let mut slow = f.connect().await;
@@ -95,13 +96,18 @@ async fn a_peer_that_reads_more_slowly_than_the_minimum_is_disconnected() {
 }
 
 /// Limits with an unreachable rate while others wait for the memory, and none while they do not.
-fn limits_for_the_patient() -> Limits {
+fn limits_for_the_patient() -> TransportLimits {
     let stall = Duration::from_millis(200);
-    Limits { stall, min_drain_rate: 1 << 40, least_drain_rate: 0, ..Limits::default() }
+    TransportLimits {
+        stall,
+        min_drain_rate: 1 << 40,
+        least_drain_rate: 0,
+        ..TransportLimits::default()
+    }
 }
 
 #[tokio::test]
-async fn a_slow_reader_stays_while_no_other_waits_for_the_memory_of_its_replies() {
+async fn a_slow_reader_stays_connected_while_no_other_waits_for_memory() {
     let f = Fixture::new(limits_for_the_patient()).await;
     let mut slow = f.connect().await;
     slow.ask(64).await;
@@ -113,8 +119,8 @@ async fn a_slow_reader_stays_while_no_other_waits_for_the_memory_of_its_replies(
 }
 
 #[tokio::test]
-async fn a_slow_reader_is_disconnected_while_others_wait_for_the_memory_of_its_replies() {
-    let limits = Limits { all_reply_bytes: 8 << 20, ..limits_for_the_patient() };
+async fn a_slow_reader_is_disconnected_while_others_wait_for_memory() {
+    let limits = TransportLimits { all_reply_bytes: 8 << 20, ..limits_for_the_patient() };
     let f = Fixture::new(limits).await;
     let mut slow = f.connect().await;
     slow.ask(64).await;
@@ -129,8 +135,9 @@ async fn a_slow_reader_is_disconnected_while_others_wait_for_the_memory_of_its_r
 }
 
 #[tokio::test]
-async fn calls_that_wait_do_not_make_more_replies_than_the_connection_may_hold() {
-    let f = Fixture::new(Limits { reply_bytes: 4 << 20, ..Limits::default() }).await;
+async fn replies_of_waiting_calls_stay_within_the_connections_limit() {
+    let f =
+        Fixture::new(TransportLimits { reply_bytes: 4 << 20, ..TransportLimits::default() }).await;
     let mut slow = f.connect().await;
     for xid in 0..64 {
         slow.send(xid, ECHO, 7, &MEGABYTE.to_be_bytes()).await;
@@ -154,8 +161,12 @@ async fn calls_that_wait_do_not_make_more_replies_than_the_connection_may_hold()
 }
 
 #[tokio::test]
-async fn connections_of_one_address_leave_room_for_the_replies_of_another() {
-    let limits = Limits { reply_bytes: 4 << 20, all_reply_bytes: 8 << 20, ..Limits::default() };
+async fn connections_of_one_address_leave_room_for_replies_of_other_addresses() {
+    let limits = TransportLimits {
+        reply_bytes: 4 << 20,
+        all_reply_bytes: 8 << 20,
+        ..TransportLimits::default()
+    };
     let f = Fixture::new(limits).await;
     let mut flood = Vec::new();
     for _ in 0..16 {
@@ -181,13 +192,13 @@ async fn connections_of_one_address_leave_room_for_the_replies_of_another() {
 }
 
 #[tokio::test]
-async fn records_that_are_sent_drop_by_drop_leave_room_for_those_of_another_address() {
+async fn slow_records_leave_room_for_records_of_other_addresses() {
     const RECORD_BYTES: usize = 100_000;
-    let limits = Limits {
+    let limits = TransportLimits {
         record_bytes: RECORD_BYTES,
         call_bytes: 10 * RECORD_BYTES,
         stall: Duration::from_secs(3600),
-        ..Limits::default()
+        ..TransportLimits::default()
     };
     let f = Fixture::new(limits).await;
     let mut slow = Vec::new();
@@ -226,7 +237,11 @@ async fn a_large_call_is_charged_its_own_length_while_it_is_executed() {
     const BYTES: usize = 50_000;
     const CALLS: u32 = 20;
     let record_bytes = 1 << 20;
-    let limits = Limits { record_bytes, call_bytes: 8 * record_bytes, ..Limits::default() };
+    let limits = TransportLimits {
+        record_bytes,
+        call_bytes: 8 * record_bytes,
+        ..TransportLimits::default()
+    };
     let f = Fixture::new(limits).await;
     let mut c = f.connect().await;
     for xid in 0..CALLS {
@@ -261,8 +276,8 @@ async fn a_large_call_is_charged_its_own_length_while_it_is_executed() {
 }
 
 #[tokio::test]
-async fn connections_of_one_address_leave_room_for_those_of_another() {
-    let f = Fixture::new(Limits { connections: 12, ..Limits::default() }).await;
+async fn connections_of_one_address_leave_room_for_other_addresses() {
+    let f = Fixture::new(TransportLimits { connections: 12, ..TransportLimits::default() }).await;
     let mut flood = Vec::new();
     for _ in 0..30 {
         let mut c = f.connect_from("127.0.0.1").await;
@@ -288,7 +303,11 @@ async fn connections_of_one_address_leave_room_for_those_of_another() {
 
 #[tokio::test]
 async fn silent_connections_are_closed_unless_they_are_in_use() {
-    let f = Fixture::new(Limits { idle: Duration::from_millis(300), ..Limits::default() }).await;
+    let f = Fixture::new(TransportLimits {
+        idle: Duration::from_millis(300),
+        ..TransportLimits::default()
+    })
+    .await;
     let mut waits = f.connect().await;
     waits.send(1, ECHO, 2, b"").await;
     let mut called_back = f.connect().await;
@@ -303,7 +322,7 @@ async fn silent_connections_are_closed_unless_they_are_in_use() {
 }
 
 #[tokio::test]
-async fn the_kernel_looks_whether_the_other_end_is_there() {
+async fn keepalive_and_user_timeout_are_set_on_connections() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     notice_gone(&stream, Duration::from_secs(120)).unwrap();

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_of_files_and_directories() {
+    fn access_bits_of_files_and_directories() {
         let change = Rights::MODIFY | Rights::EXTEND;
         let all = Permissions::all();
         assert_eq!(rights(all, false), Rights::READ | change | Rights::EXECUTE);

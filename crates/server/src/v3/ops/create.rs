@@ -1,8 +1,10 @@
 //! CREATE, MKDIR, SYMLINK, MKNOD.
 
 use super::attr::set_size;
-use crate::delegation::recall::Claim;
+use crate::delegation::recall::AccessClaim;
+use crate::handle::Node;
 use crate::operation::exclusive_create::{Exclusive, OWNERS_ALONE};
+use crate::storage::retry_journal::{MadeBefore, NameChange};
 use crate::v3::convert;
 use crate::v3::request::{Request, Target};
 use weir_nfs::v3::op::create::{self, How};
@@ -10,7 +12,7 @@ use weir_nfs::v3::op::mknod::{self, What};
 use weir_nfs::v3::op::{mkdir, symlink};
 use weir_nfs::v3::types::{Device, SetAttr};
 use weir_nfs::v3::{Error, Failure};
-use weir_vfs::{Attr, Created, SpecialFile};
+use weir_vfs::{Attr, CreateMode, Created, FileKind, SpecialFile};
 
 pub(in crate::v3) async fn create(request: &Request<'_>, args: create::Args) -> create::Res {
     let dir = request.target(&args.target.dir)?;
@@ -21,24 +23,28 @@ pub(in crate::v3) async fn create(request: &Request<'_>, args: create::Args) -> 
     let way_made =
         if truncates { dir.claim_names(&[dir.named(name)], true).await } else { Ok(Vec::new()) };
     let change = dir.change().await;
-    let made = make_file(&dir, name, args.how, way_made).await;
+    let made = make_file(request, &dir, name, args.how, way_made).await;
     change.created(&dir, made).await
 }
 
 async fn make_file(
+    request: &Request<'_>,
     dir: &Target<'_>,
     name: &[u8],
     how: How,
-    way_made: Result<Vec<Claim>, Error>,
+    way_made: Result<Vec<AccessClaim>, Error>,
 ) -> Result<Attr, Error> {
     check_new(dir, name)?;
-    let create = async |set: &weir_vfs::SetAttr, exclusive| {
-        dir.fs().create(&dir.caller, dir.id(), name, set, exclusive).await.map_err(convert::error)
+    let create = async |set: &weir_vfs::SetAttr, mode| {
+        dir.fs()
+            .create(&dir.caller, dir.id().entry(name).with(set), mode)
+            .await
+            .map_err(convert::error)
     };
     match how {
         How::Unchecked(set) => {
             let set = convert::set_attr(&set)?;
-            let Created { attr, created } = create(&set, false).await?;
+            let Created { attr, created } = create(&set, CreateMode::MayExist).await?;
             match set.size {
                 // An existing file keeps its attributes except the size (RFC 1813 section 3.3.8).
                 Some(size) if !created => {
@@ -51,14 +57,24 @@ async fn make_file(
                 _ => Ok(attr),
             }
         }
-        How::Guarded(set) => Ok(create(&convert::set_attr(&set)?, true).await?.attr),
+        How::Guarded(set) => {
+            let set = convert::set_attr(&set)?;
+            let made = async {
+                Ok(dir
+                    .fs()
+                    .create(&dir.caller, dir.id().entry(name).with(&set), CreateMode::MustBeNew)
+                    .await?
+                    .attr)
+            };
+            make_once(request, dir, (name, FileKind::Regular), made).await
+        }
         How::Exclusive(verifier) => {
             let (handles, dir_node, caller) = (dir.handles(), dir.node, &dir.caller);
             let creation = Exclusive { handles, dir: dir_node, name, caller, verifier };
             let mode = Some(OWNERS_ALONE);
             let mut set = weir_vfs::SetAttr { mode, ..weir_vfs::SetAttr::default() };
-            creation.mark(&mut set);
-            match create(&set, true).await {
+            creation.store_in(&mut set);
+            match create(&set, CreateMode::MustBeNew).await {
                 Err(Error::Exist) => {
                     creation.made_before(dir.fs(), 0).await.map_err(convert::error)
                 }
@@ -74,8 +90,9 @@ pub(in crate::v3) async fn mkdir(request: &Request<'_>, args: mkdir::Args) -> mk
     let made = async {
         check_new(&dir, &args.target.name)?;
         let set = new_attr(&args.set)?;
-        let made = dir.fs().mkdir(&dir.caller, dir.id(), &args.target.name, &set).await;
-        made.map_err(convert::error)
+        let name = &args.target.name;
+        let made = dir.fs().mkdir(&dir.caller, dir.id().entry(name).with(&set));
+        make_once(request, &dir, (name, FileKind::Directory), made).await
     };
     let made = made.await;
     change.created(&dir, made).await
@@ -87,8 +104,8 @@ pub(in crate::v3) async fn symlink(request: &Request<'_>, args: symlink::Args) -
     let made = async {
         check_new(&dir, &args.target.name)?;
         let (name, set) = (&args.target.name, new_attr(&args.set)?);
-        let made = dir.fs().symlink(&dir.caller, dir.id(), name, &args.path, &set).await;
-        made.map_err(convert::error)
+        let made = dir.fs().symlink(&dir.caller, dir.id().entry(name).with(&set), &args.path);
+        make_once(request, &dir, (name, FileKind::Symlink), made).await
     };
     let made = made.await;
     change.created(&dir, made).await
@@ -113,11 +130,30 @@ pub(in crate::v3) async fn mknod(request: &Request<'_>, args: mknod::Args) -> mk
     let made = async {
         check_new(&dir, &args.target.name)?;
         let (name, set) = (&args.target.name, new_attr(&set)?);
-        let made = dir.fs().mknod(&dir.caller, dir.id(), name, node, &set).await;
-        made.map_err(convert::error)
+        let made = dir.fs().mknod(&dir.caller, dir.id().entry(name).with(&set), node);
+        make_once(request, &dir, (name, node.kind()), made).await
     };
     let made = made.await;
     change.created(&dir, made).await
+}
+
+/// Creates a file that must not exist, unless an earlier run of the server has created it for this
+/// call.
+async fn make_once(
+    request: &Request<'_>,
+    dir: &Target<'_>,
+    (name, kind): (&[u8], FileKind),
+    make: impl Future<Output = weir_vfs::Result<Attr>>,
+) -> Result<Attr, Error> {
+    if let Some(MadeBefore { file: Some(file), .. }) = request.made_before() {
+        let attr = dir.sibling(file.id).getattr().await?;
+        let is_this = file.export == dir.node.export && attr.kind == kind;
+        return if is_this { Ok(attr) } else { Err(Error::Exist) };
+    }
+    let begun = request.begin(dir, NameChange::Create { dir: dir.node, name }).await;
+    let made = make.await;
+    begun.end_create(made.as_ref().map(|made| Node { id: made.id, ..dir.node }));
+    made.map_err(convert::error)
 }
 
 /// The attributes for a new object that is not a regular file.

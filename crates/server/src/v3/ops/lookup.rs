@@ -32,7 +32,7 @@ async fn find(dir: &Target<'_>, name: &[u8]) -> Result<Attr, Error> {
             dir.check_search().await?;
             if name == b"." { Ok(itself) } else { fs.parent(dir.id()).await }
         }
-        name => fs.lookup(&dir.caller, dir.id(), name).await,
+        name => fs.lookup(&dir.caller, dir.id().entry(name)).await,
     };
     found.map_err(convert::error)
 }

@@ -13,7 +13,7 @@ use weir_nfs::v3::op::readdir::{self, Chain};
 use weir_nfs::v3::op::readdirplus;
 use weir_nfs::v3::types::{PostOpAttr, Verifier};
 use weir_nfs::v3::{Error, Failure};
-use weir_vfs::{Attr, DirEntry, FileKind};
+use weir_vfs::{Attr, DirEntry, FileKind, ReaddirRequest};
 use weir_xdr::{Encode, Opaque, wire_len};
 
 const VERIFIER: Verifier = [0; 8];
@@ -27,9 +27,9 @@ const MAX_BATCH: usize = 1024;
 
 pub(in crate::v3) async fn readdir(request: &Request<'_>, args: readdir::Args) -> readdir::Res {
     let dir = request.target(&args.dir)?;
-    let room = room(args.count);
-    request.reserve(BARE_BYTES + room).await?;
-    let mut names = Names { entries: Vec::new(), room };
+    let bytes_left = reply_bytes(args.count);
+    request.reserve(BARE_BYTES + bytes_left).await?;
+    let mut names = Names { entries: Vec::new(), bytes_left };
     let read = read_names(&dir, args.cookie, args.verifier, &mut names).await;
     let attr = dir.attr().await;
     match read {
@@ -48,10 +48,14 @@ pub(in crate::v3) async fn readdirplus(
     args: readdirplus::Args,
 ) -> readdirplus::Res {
     let dir = request.target(&args.dir)?;
-    let room = room(args.max_count);
-    request.reserve(BARE_BYTES + room).await?;
-    let mut names =
-        NamesPlus { dir: &dir, entries: Vec::new(), room, name_room: args.dir_count as usize };
+    let bytes_left = reply_bytes(args.max_count);
+    request.reserve(BARE_BYTES + bytes_left).await?;
+    let mut names = NamesPlus {
+        dir: &dir,
+        entries: Vec::new(),
+        bytes_left,
+        name_bytes_left: args.dir_count as usize,
+    };
     let read = read_names(&dir, args.cookie, args.verifier, &mut names).await;
     let entries = Chain(names.entries);
     let attr = dir.attr().await;
@@ -62,7 +66,7 @@ pub(in crate::v3) async fn readdirplus(
 }
 
 /// Bytes for entries in results of `count` bytes.
-fn room(count: u32) -> usize {
+fn reply_bytes(count: u32) -> usize {
     (count.min(MAX_IO_BYTES) as usize).saturating_sub(BARE_BYTES)
 }
 
@@ -107,7 +111,13 @@ async fn fill<S: Sink>(
 ) -> Result<bool, Error> {
     let with_attr = S::WITH_ATTR && dir.check_search().await.is_ok();
     let read = async |after, most| {
-        let page = dir.fs().readdir(&dir.caller, dir.id(), after, most, with_attr).await;
+        let page = dir
+            .fs()
+            .readdir(
+                &dir.caller,
+                ReaddirRequest { dir: dir.id(), cookie: after, max_entries: most, with_attr },
+            )
+            .await;
         page.map_err(convert::error)
     };
     let mut after = if cookie <= 2 { 0 } else { cookie };
@@ -139,11 +149,11 @@ async fn fill<S: Sink>(
     }
 }
 
-/// Adds an entry if there is room for it.
-fn push_fitting<T: Encode>(entries: &mut Vec<T>, room: &mut usize, entry: T) -> bool {
-    match room.checked_sub(LINK_BYTES + wire_len(&entry)) {
+/// Adds an entry if it fits.
+fn push_fitting<T: Encode>(entries: &mut Vec<T>, bytes_left: &mut usize, entry: T) -> bool {
+    match bytes_left.checked_sub(LINK_BYTES + wire_len(&entry)) {
         Some(left) => {
-            *room = left;
+            *bytes_left = left;
             entries.push(entry);
             true
         }
@@ -154,7 +164,7 @@ fn push_fitting<T: Encode>(entries: &mut Vec<T>, room: &mut usize, entry: T) -> 
 /// Entries of READDIR.
 struct Names {
     entries: Vec<readdir::Entry>,
-    room: usize,
+    bytes_left: usize,
 }
 
 impl Sink for Names {
@@ -162,13 +172,13 @@ impl Sink for Names {
 
     fn batch(&self) -> usize {
         // Assumes names of a dozen bytes.
-        (self.room / 40).clamp(1, MAX_BATCH)
+        (self.bytes_left / 40).clamp(1, MAX_BATCH)
     }
 
     fn take(&mut self, entry: DirEntry) -> bool {
         let DirEntry { name, cookie, ino, .. } = entry;
         let entry = readdir::Entry { fileid: ino, name: Opaque(name.into()), cookie };
-        push_fitting(&mut self.entries, &mut self.room, entry)
+        push_fitting(&mut self.entries, &mut self.bytes_left, entry)
     }
 
     fn is_empty(&self) -> bool {
@@ -180,10 +190,10 @@ impl Sink for Names {
 struct NamesPlus<'a> {
     dir: &'a Target<'a>,
     entries: Vec<readdirplus::Entry>,
-    room: usize,
+    bytes_left: usize,
     /// What is left of `dircount`, the bytes for file numbers, names and cookies. It is a hint, and
     /// does not apply to the first entry.
-    name_room: usize,
+    name_bytes_left: usize,
 }
 
 impl Sink for NamesPlus<'_> {
@@ -191,7 +201,7 @@ impl Sink for NamesPlus<'_> {
 
     fn batch(&self) -> usize {
         // Assumes names of a dozen bytes, attributes and a handle.
-        (self.room / 172).min(self.name_room / 36 + 1).clamp(1, MAX_BATCH)
+        (self.bytes_left / 172).min(self.name_bytes_left / 36 + 1).clamp(1, MAX_BATCH)
     }
 
     fn take(&mut self, entry: DirEntry) -> bool {
@@ -199,13 +209,13 @@ impl Sink for NamesPlus<'_> {
         let handle = attr.as_ref().map(|attr| self.dir.handle_of(attr.id));
         let attr: PostOpAttr = attr.as_ref().map(convert::attr);
         let name = Opaque(name.into());
-        let names_left = self.name_room.checked_sub(8 + wire_len(&name) + 8);
+        let names_left = self.name_bytes_left.checked_sub(8 + wire_len(&name) + 8);
         if names_left.is_none() && !self.entries.is_empty() {
             return false;
         }
-        self.name_room = names_left.unwrap_or(0);
+        self.name_bytes_left = names_left.unwrap_or(0);
         let entry = readdirplus::Entry { fileid: ino, name, cookie, attr, handle };
-        push_fitting(&mut self.entries, &mut self.room, entry)
+        push_fitting(&mut self.entries, &mut self.bytes_left, entry)
     }
 
     fn is_empty(&self) -> bool {

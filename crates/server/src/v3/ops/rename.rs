@@ -1,5 +1,6 @@
 //! RENAME.
 
+use crate::storage::retry_journal::NameChange;
 use crate::v3::convert;
 use crate::v3::request::{Request, durable};
 use weir_nfs::v3::op::rename::{Args, Dirs, Res};
@@ -9,6 +10,11 @@ use weir_vfs::RenameFlags;
 pub(in crate::v3) async fn rename(request: &Request<'_>, args: Args) -> Res {
     let from = request.target(&args.from.dir)?;
     let to = request.target(&args.to.dir)?;
+    if request.made_before().is_some() {
+        let committed = durable(&from, Ok(()), |()| vec![from.id(), to.id()]).await;
+        let dirs = Dirs { from: from.wcc().await, to: to.wcc().await };
+        return committed.map(|()| dirs.clone()).map_err(|status| Failure { status, rest: dirs });
+    }
     let names = [from.named(&args.from.name), to.named(&args.to.name)];
     let way_made = from.claim_names(&names, true).await;
     let (change, before) = from.change_with(&to).await;
@@ -22,8 +28,11 @@ pub(in crate::v3) async fn rename(request: &Request<'_>, args: Args) -> Res {
         }
         let (old, new) = (&args.from.name, &args.to.name);
         let flags = RenameFlags::Replace;
+        let change = NameChange::Rename { from: (from.node, old), to: (to.node, new) };
+        let begun = request.begin(&from, change).await;
         let renamed =
             from.fs().rename(&from.caller, from.id().entry(old), to.id().entry(new), flags).await;
+        begun.end(&renamed);
         renamed.map_err(convert::error)
     };
     let renamed = renamed.await;

@@ -34,7 +34,7 @@ fn is_told_apart(f: &Fixture) -> bool {
 }
 
 #[tokio::test]
-async fn a_program_that_may_be_executed_is_read_to_that_end() {
+async fn execute_permission_allows_reading_a_program() {
     on_every_store(async |f| {
         if !is_told_apart(&f) {
             return;
@@ -56,7 +56,7 @@ async fn a_program_that_may_be_executed_is_read_to_that_end() {
 }
 
 #[tokio::test]
-async fn what_lies_in_a_directory_is_told_to_who_may_search_it() {
+async fn readdir_and_lookupp_require_search_permission() {
     on_every_store(async |f| {
         if !is_told_apart(&f) {
             return;
@@ -89,7 +89,7 @@ async fn what_lies_in_a_directory_is_told_to_who_may_search_it() {
 }
 
 #[tokio::test]
-async fn times_that_a_user_sets_are_no_verifier() {
+async fn times_set_by_a_user_do_not_pass_as_a_create_verifier() {
     on_every_store(async |f| {
         if !is_told_apart(&f) {
             return;

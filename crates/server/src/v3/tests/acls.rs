@@ -28,7 +28,7 @@ fn rights(entries: &Entries) -> Vec<(u32, u32)> {
 }
 
 #[tokio::test]
-async fn a_list_without_names_is_sent_with_a_mask() {
+async fn an_acl_without_named_entries_is_sent_with_a_mask() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let file = c.file("plain").await;
@@ -44,7 +44,7 @@ async fn a_list_without_names_is_sent_with_a_mask() {
 }
 
 #[tokio::test]
-async fn lists_are_set_and_the_mode_shows_them() {
+async fn setting_an_acl_changes_the_mode() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let file = c.file("listed").await;
@@ -77,7 +77,7 @@ async fn lists_are_set_and_the_mode_shows_them() {
 }
 
 #[tokio::test]
-async fn default_lists_are_directories() {
+async fn only_directories_have_default_acls() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let (dir, file) = (c.dir("d").await, c.file("f").await);
@@ -111,7 +111,7 @@ async fn default_lists_are_directories() {
 }
 
 #[tokio::test]
-async fn links_have_their_mode_and_read_only_exports_stay_as_they_are() {
+async fn acls_of_links_are_their_mode_and_read_only_exports_refuse_acls() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let target = c.in_root("link");
@@ -132,7 +132,7 @@ async fn links_have_their_mode_and_read_only_exports_stay_as_they_are() {
             default: Entries::default(),
         };
         assert_eq!(status(c.call_acl(&args).await), Error::RoFs);
-        assert_eq!(f.fs.get_acl(root, AclKind::Access).await, Ok(None));
+        assert_eq!(f.fs.get_acl(root.acl(AclKind::Access)).await, Ok(None));
     })
     .await;
 }

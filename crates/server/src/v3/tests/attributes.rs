@@ -11,7 +11,7 @@ fn set(object: &FileHandle, set: SetAttr) -> setattr::Args {
 }
 
 #[tokio::test]
-async fn attributes_are_set_and_told() {
+async fn setattr_results_appear_in_getattr() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let root = c.root.clone();
@@ -48,7 +48,7 @@ async fn attributes_are_set_and_told() {
 }
 
 #[tokio::test]
-async fn changes_of_data_clear_set_group_id_unless_the_caller_is_of_the_group() {
+async fn data_changes_clear_set_group_id_unless_the_caller_is_in_the_group() {
     on_every_store(async |f| {
         let mut owner = f.client().await;
         let file = owner.file("tool").await;
@@ -86,7 +86,7 @@ async fn changes_of_data_clear_set_group_id_unless_the_caller_is_of_the_group() 
 }
 
 #[tokio::test]
-async fn a_guard_keeps_a_change_of_another_version_away() {
+async fn a_guarded_setattr_with_another_ctime_is_refused() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let file = c.file("file").await;
@@ -103,7 +103,7 @@ async fn a_guard_keeps_a_change_of_another_version_away() {
 }
 
 #[tokio::test]
-async fn access_tells_rights() {
+async fn access_reports_the_callers_rights() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let file = c.file("file").await;
@@ -122,7 +122,7 @@ async fn access_tells_rights() {
 }
 
 #[tokio::test]
-async fn the_file_system_is_described() {
+async fn fsinfo_fsstat_and_pathconf_describe_the_store() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let root = c.root.clone();

@@ -6,13 +6,14 @@ use weir_nfs::v3::op::write::Stability;
 use weir_nfs::v3::op::{commit, null, read, remove, rename, rmdir, setattr, write};
 use weir_rpc::{AuthFlavor, AuthStatus, Denial};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
+use weir_vfs::CreateMode;
 
 fn proc(procedure: v3::Procedure) -> (u32, u32, u32) {
     (v3::PROGRAM, v3::VERSION, procedure as u32)
 }
 
 #[tokio::test]
-async fn what_is_no_call_is_refused() {
+async fn malformed_and_unknown_calls_are_refused() {
     let f = Fixture::new("memory", ExportOptions::default()).await;
     let mut c = f.client().await;
     c.call(&null::Args {}).await;
@@ -36,7 +37,7 @@ async fn what_is_no_call_is_refused() {
 }
 
 #[tokio::test]
-async fn handles_that_name_nothing() {
+async fn unknown_handles_fail_with_badhandle_or_stale() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let mut forged = c.root.to_vec();
@@ -102,7 +103,7 @@ async fn the_same_call_of_another_program_is_executed() {
 }
 
 #[tokio::test]
-async fn a_write_sent_again_waits_for_the_first_and_is_not_done_after_a_later_one() {
+async fn a_retransmitted_write_is_not_executed_after_a_later_one() {
     let fault = Fault::over(MemoryFs::new(), 1);
     let config = Config { budget_bytes: 16 << 20, ..Config::default() };
     let fs = Cache::new(config).unwrap().mount(fault.clone());
@@ -145,7 +146,7 @@ async fn a_write_sent_again_waits_for_the_first_and_is_not_done_after_a_later_on
 }
 
 #[tokio::test]
-async fn an_owner_may_read_and_write_whatever_the_mode_and_others_may_not() {
+async fn an_owner_may_read_and_write_with_any_mode_and_others_may_not() {
     on_every_store_with(ExportOptions::default(), async |f| {
         let world = weir_vfs::SetAttr { mode: Some(0o777), ..Default::default() };
         let root = f.fs.root();
@@ -186,12 +187,14 @@ async fn an_owner_may_read_and_write_whatever_the_mode_and_others_may_not() {
 }
 
 #[tokio::test]
-async fn nothing_changes_on_a_read_only_export() {
+async fn every_change_of_a_read_only_export_fails_with_rofs() {
     let options = ExportOptions { read_only: true, ..Default::default() };
     on_every_store_with(options, async |f| {
         let own = weir_vfs::Caller::Own;
         let set = weir_vfs::SetAttr { mode: Some(0o666), ..Default::default() };
-        f.fs.create(&own, f.fs.root(), b"file", &set, true).await.unwrap();
+        f.fs.create(&own, f.fs.root().entry(b"file").with(&set), CreateMode::MustBeNew)
+            .await
+            .unwrap();
         let mut c = f.client().await;
         let root = c.root.clone();
         let file = c.lookup(&root, "file").await.unwrap();

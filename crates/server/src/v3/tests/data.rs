@@ -30,7 +30,7 @@ fn assert_zeros((read, eof): (Bytes, bool), len: usize, at_eof: bool) {
 }
 
 #[tokio::test]
-async fn what_is_written_is_read() {
+async fn written_data_is_read_back() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let file = c.file("file").await;
@@ -91,14 +91,14 @@ async fn stable_writes_and_commit_are_durable() {
         assert_eq!(committed.verifier, WRITE_VERIFIER);
         // In the store itself, not only in the cache.
         let root = f.fs.root();
-        let attr = f.fs.store().lookup(&weir_vfs::Caller::Own, root, b"file").await.unwrap();
+        let attr = f.fs.store().lookup(&weir_vfs::Caller::Own, root.entry(b"file")).await.unwrap();
         assert_eq!(attr.size, 11);
     })
     .await;
 }
 
 #[tokio::test]
-async fn writes_that_cannot_be() {
+async fn invalid_writes_are_refused() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let root = c.root.clone();

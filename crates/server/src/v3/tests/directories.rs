@@ -28,7 +28,7 @@ async fn fill(c: &mut Client, files: usize) -> BTreeMap<String, u64> {
 }
 
 #[tokio::test]
-async fn every_name_is_listed_once_whatever_the_limit() {
+async fn every_name_is_listed_once_with_any_limit() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let root = c.root.clone();
@@ -56,7 +56,7 @@ async fn every_name_is_listed_once_whatever_the_limit() {
 }
 
 #[tokio::test]
-async fn names_come_with_attributes_and_handles() {
+async fn readdirplus_returns_attributes_and_handles() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let root = c.root.clone();
@@ -90,7 +90,7 @@ async fn names_come_with_attributes_and_handles() {
 }
 
 #[tokio::test]
-async fn limits_are_met_to_the_byte() {
+async fn replies_respect_count_limits_to_the_byte() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let dir = c.dir("empty").await;
@@ -108,7 +108,7 @@ async fn limits_are_met_to_the_byte() {
 }
 
 #[tokio::test]
-async fn listing_goes_on_while_names_are_removed() {
+async fn a_listing_continues_while_names_are_removed() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let root = c.root.clone();
@@ -134,7 +134,7 @@ async fn listing_goes_on_while_names_are_removed() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_listed() {
+async fn invalid_listings_are_refused() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let root = c.root.clone();

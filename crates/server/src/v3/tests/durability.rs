@@ -7,6 +7,7 @@ use weir_nfs::nfsacl::{Entries, Entry, Mask, Setacl};
 use weir_nfs::v3::op::mknod::{self, What as Kind};
 use weir_nfs::v3::op::{commit, link, remove, rename, rmdir, setattr, symlink, write};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
+use weir_vfs::ReaddirRequest;
 
 const MODE: SetAttr = SetAttr { mode: Some(0o700), ..SetAttr::NONE };
 
@@ -66,7 +67,7 @@ async fn every_change(c: &mut Client, n: u32) -> Vec<(&'static str, Result<(), E
 }
 
 #[tokio::test]
-async fn what_cannot_be_made_durable_is_not_acknowledged() {
+async fn changes_that_cannot_be_synced_are_not_acknowledged() {
     let (f, fault) = fixture(Durability::Sync).await;
     let mut c = f.client().await;
     for (what, done) in every_change(&mut c, 1).await {
@@ -89,7 +90,7 @@ async fn a_relaxed_export_acknowledges_names_before_they_are_durable() {
 }
 
 #[tokio::test]
-async fn data_that_a_failed_sync_may_have_lost_is_written_again() {
+async fn a_failed_sync_changes_the_verifier() {
     let (f, fault) = fixture(Durability::Sync).await;
     let mut c = f.client().await;
     let file = c.file("file").await;
@@ -105,7 +106,7 @@ async fn data_that_a_failed_sync_may_have_lost_is_written_again() {
 }
 
 #[tokio::test]
-async fn data_that_was_lost_unasked_is_written_again_whoever_was_told() {
+async fn the_verifier_changes_after_lost_data_even_if_another_open_file_got_the_error() {
     let (f, fault) = fixture(Durability::Sync).await;
     let (mut c, mut other) = (f.client().await, f.client().await);
     let file = c.file("file").await;
@@ -130,7 +131,7 @@ async fn data_that_was_lost_unasked_is_written_again_whoever_was_told() {
 }
 
 #[tokio::test]
-async fn the_reply_waits_for_the_sync_and_other_changes_of_the_directory_do_not() {
+async fn a_reply_waits_for_its_sync_without_blocking_other_changes_of_the_directory() {
     const MANY: usize = 40;
     let (f, fault) = fixture(Durability::Sync).await;
     let mut c = f.client().await;
@@ -147,7 +148,12 @@ async fn the_reply_waits_for_the_sync_and_other_changes_of_the_directory_do_not(
     }
     // All are removed while the first sync is still running, and none is answered.
     let entries = async || {
-        let page = f.fs.readdir(&weir_vfs::Caller::Own, f.fs.root(), 0, 99, false).await;
+        let page =
+            f.fs.readdir(
+                &weir_vfs::Caller::Own,
+                ReaddirRequest { dir: f.fs.root(), cookie: 0, max_entries: 99, with_attr: false },
+            )
+            .await;
         page.unwrap().entries.len()
     };
     while entries().await > 0 || fault.held() == 0 {

@@ -155,7 +155,7 @@ async fn write(
 }
 
 #[tokio::test]
-async fn no_change_is_acknowledged_and_lost_when_any_call_of_the_store_fails() {
+async fn no_acknowledged_change_is_lost_when_any_call_of_the_store_fails() {
     let (f, fault) = super::durability::fixture(Durability::Sync).await;
     let mut c = f.client().await;
     for error in [weir_vfs::Error::Io, weir_vfs::Error::NoSpace] {

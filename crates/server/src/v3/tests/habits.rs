@@ -30,7 +30,7 @@ async fn macos_apple_double_files_are_files() {
 
 /// macOS asks for every access right, including some that NFSv3 does not have.
 #[tokio::test]
-async fn macos_asks_for_rights_that_there_are_not() {
+async fn macos_requests_undefined_access_bits() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let file = c.file("file").await;
@@ -90,7 +90,7 @@ async fn freebsd_and_macos_create_exclusively_and_then_set_attributes() {
 /// Finder continues to read a directory while it deletes from it, with the verifier of its first
 /// call. If refused, it aborts the whole operation (its error -8062).
 #[tokio::test]
-async fn macos_finder_reads_on_while_it_deletes() {
+async fn macos_finder_continues_a_listing_while_it_deletes() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let dir = c.dir("dir").await;
@@ -123,7 +123,7 @@ async fn macos_finder_reads_on_while_it_deletes() {
 
 /// FreeBSD sends a cookie with verifier 0 when it has lost the verifier.
 #[tokio::test]
-async fn freebsd_goes_on_with_verifier_zero() {
+async fn freebsd_continues_a_listing_with_verifier_zero() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         for i in 0..20 {
@@ -152,7 +152,7 @@ async fn freebsd_goes_on_with_verifier_zero() {
 
 /// FreeBSD checks names against the server's maximum, and 255 bytes must be allowed.
 #[tokio::test]
-async fn freebsd_uses_names_to_the_last_byte() {
+async fn freebsd_uses_names_of_255_bytes() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let root = c.root.clone();
@@ -168,7 +168,7 @@ async fn freebsd_uses_names_to_the_last_byte() {
 /// macOS sends unstable WRITEs, commits the whole file with a count of zero, and then restores the
 /// times of the file's source.
 #[tokio::test]
-async fn macos_copies_commit_all_and_set_times_last() {
+async fn macos_copies_commit_the_whole_file_and_set_times_last() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let file = c.file("copy").await;

@@ -11,6 +11,7 @@ mod every_fault;
 mod habits;
 mod mounting;
 mod names;
+mod retries;
 
 use super::{Mount3, Nfs3, NfsAcl3};
 use crate::callback::Callbacks;
@@ -23,8 +24,9 @@ use crate::state::{self, Grace, State};
 use crate::storage::client_tracking::ClientTracking;
 use crate::storage::durability::Committer;
 use crate::storage::recovery::Recovery;
+use crate::storage::retry_journal::RetryJournal;
 use crate::storage::write_verifier::WriteVerifier;
-use crate::transport::{Limits, Transport};
+use crate::transport::{Transport, TransportLimits};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
@@ -59,7 +61,8 @@ struct Fixture {
     uid: u32,
     is_memory: bool,
     stop: CancellationToken,
-    _dir: tempfile::TempDir,
+    dir: Arc<tempfile::TempDir>,
+    state_dir: Arc<tempfile::TempDir>,
 }
 
 impl Drop for Fixture {
@@ -102,9 +105,24 @@ impl Fixture {
     }
 
     async fn serve(exports: Vec<Export>, uid: u32, dir: tempfile::TempDir) -> Self {
+        Self::serve_in(exports, uid, dir.into(), tempfile::tempdir().unwrap().into()).await
+    }
+
+    /// Another run of the server, after this one was killed.
+    async fn next_run(&self, options: ExportOptions) -> Self {
+        self.stop.cancel();
+        let export = Export { path: "/".into(), source: "".into(), fs: self.fs.clone(), options };
+        Self::serve_in(vec![export], self.uid, self.dir.clone(), self.state_dir.clone()).await
+    }
+
+    async fn serve_in(
+        exports: Vec<Export>,
+        uid: u32,
+        dir: Arc<tempfile::TempDir>,
+        state_dir: Arc<tempfile::TempDir>,
+    ) -> Self {
         let fs = exports[0].fs.clone();
-        let state = tempfile::tempdir().unwrap();
-        let exports = Exports::open(exports, Handles::new([7; 32]), state.path());
+        let exports = Exports::open(exports, Handles::new([7; 32]), state_dir.path());
         let exports = Arc::new(exports.unwrap());
         let mut programs = Programs::default();
         let clock = Arc::new(SystemClock::default());
@@ -127,7 +145,10 @@ impl Fixture {
             stop.clone(),
         ));
         let committer = Arc::new(Committer::new(verifier));
-        let nfs = Nfs3::new(exports.clone(), committer, clock, recalls, Arc::default());
+        let retries = Arc::new(RetryJournal::open(state_dir.path()));
+        retries.resolve(&exports.table()).await;
+        let (files, metrics) = (crate::v3::OpenFiles::new(1024), Arc::default());
+        let nfs = Nfs3::new(exports.clone(), committer, retries, clock, recalls, metrics, files);
         let nfs = Arc::new(nfs);
         programs.add(nfs.clone());
         programs.add(Arc::new(NfsAcl3::new(nfs)));
@@ -135,9 +156,9 @@ impl Fixture {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let transport =
-            Transport::new(Limits::default(), 16, programs, Arc::default(), stop.clone());
+            Transport::new(TransportLimits::default(), 16, programs, Arc::default(), stop.clone());
         tokio::spawn(Arc::new(transport).serve(vec![listener]));
-        Self { addr, fs, exports, uid, is_memory: false, stop, _dir: dir }
+        Self { addr, fs, exports, uid, is_memory: false, stop, dir, state_dir }
     }
 
     /// A client that calls as the owner of the export's root.
@@ -154,7 +175,11 @@ impl Fixture {
 
     /// A client that has not mounted anything.
     async fn connect(&self, uid: u32) -> Client {
-        let stream = TcpStream::connect(self.addr).await.unwrap();
+        // The port is bound, so that no other connection shares it (see `connect_anew`).
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let stream = socket.connect(self.addr).await.unwrap();
         let cred = AuthSys { uid, gid: uid, machine_name: "tester".into(), ..AuthSys::default() };
         Client { stream, xid: 100, cred: OpaqueAuth::from(&cred), root: FileHandle::default() }
     }
@@ -175,8 +200,7 @@ impl Client {
         let old = socket2::SockRef::from(&self.stream);
         // A reset, so that the port is free at once.
         old.set_linger(Some(Duration::ZERO)).unwrap();
-        // The new socket has the port before the old one lets go of it: another test might take it.
-        old.set_reuse_address(true).unwrap();
+        // The new socket has the port before the old one releases it: another test might take it.
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
         socket.bind(port).unwrap();

@@ -26,7 +26,7 @@ async fn directories_are_mounted_by_path() {
 }
 
 #[tokio::test]
-async fn who_mounted_what_is_told_until_unmounted() {
+async fn dump_lists_mounts_until_they_are_unmounted() {
     let f = Fixture::new("memory", ExportOptions::default()).await;
     let mut c = f.client().await;
     c.call_mount(&mount::Null {}).await;
@@ -46,7 +46,7 @@ async fn who_mounted_what_is_told_until_unmounted() {
 
 /// Windows' client is reported to fail to rename anything in an export mounted as `/`.
 #[tokio::test]
-async fn an_only_export_is_mounted_by_its_directorys_path_as_well() {
+async fn a_single_export_is_also_mounted_by_its_directorys_path() {
     let config =
         Config { budget_bytes: 16 << 20, fast_read: true, readahead_bytes: 0, ..Config::default() };
     let fs = Cache::new(config).unwrap().mount(MemoryFs::new());
@@ -71,7 +71,7 @@ async fn an_only_export_is_mounted_by_its_directorys_path_as_well() {
 }
 
 #[tokio::test]
-async fn several_exports_are_mounted_by_path_and_as_their_networks_allow() {
+async fn several_exports_are_mounted_by_path_within_their_networks() {
     let config =
         Config { budget_bytes: 16 << 20, fast_read: true, readahead_bytes: 0, ..Config::default() };
     let cache = Cache::new(config).unwrap();

@@ -15,7 +15,7 @@ async fn assert_around(c: &mut Client, wcc: WccData, before: &Attr) {
 }
 
 #[tokio::test]
-async fn lookup_finds_files_and_the_directories_around() {
+async fn lookup_finds_files_dot_and_dot_dot() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let root = c.root.clone();
@@ -36,7 +36,7 @@ async fn lookup_finds_files_and_the_directories_around() {
 }
 
 #[tokio::test]
-async fn create_takes_or_refuses_what_is_there() {
+async fn unchecked_create_opens_and_guarded_create_refuses_an_existing_file() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let root = c.root.clone();
@@ -60,7 +60,7 @@ async fn create_takes_or_refuses_what_is_there() {
 }
 
 #[tokio::test]
-async fn exclusive_creation_is_known_again_by_its_verifier() {
+async fn a_repeated_exclusive_create_is_recognised_by_its_verifier() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let target = c.in_root("lock");
@@ -77,7 +77,7 @@ async fn exclusive_creation_is_known_again_by_its_verifier() {
 }
 
 #[tokio::test]
-async fn directories_come_and_go() {
+async fn directories_are_created_and_removed() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let root = c.root.clone();
@@ -105,7 +105,7 @@ async fn directories_come_and_go() {
 }
 
 #[tokio::test]
-async fn links_of_both_kinds() {
+async fn hard_and_symbolic_links() {
     on_every_store(async |f| {
         let mut c = f.client().await;
         let file = c.file("file").await;

@@ -23,8 +23,8 @@
 //!    a read from the source. A copy that waits for such a read repeats the check every
 //!    [`LOOK_EVERY`].
 //! 5. After the reply to OFFLOAD_CANCEL, the copy writes nothing and sends no CB_OFFLOAD.
-//! 6. The copy holds [`Job::turn`] while it writes a piece, and [`Job::telling`] while it sends
-//!    CB_OFFLOAD.
+//! 6. The copy holds [`Job::write_lock`] while it writes a piece, and [`Job::telling`] while it
+//!    sends CB_OFFLOAD.
 
 use crate::callback::Callbacks;
 use crate::handle::{HANDLE_BYTES, Node};
@@ -53,7 +53,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A copy to run in the background.
-pub(crate) struct Order {
+pub(crate) struct CopyRequest {
     pub(crate) client: ClientId,
     /// The destination file, and its handle.
     pub(crate) node: Node,
@@ -75,25 +75,25 @@ pub(crate) struct Background {
 
 impl Background {
     /// Starts a copy. Returns its stateid.
-    pub(crate) fn start(self: &Arc<Self>, order: Order) -> StateId {
+    pub(crate) fn start(self: &Arc<Self>, request: CopyRequest) -> StateId {
         let key = self.state.lock().name_copy();
         let job = Arc::new(Job {
-            client: order.client,
-            node: order.node,
-            uses: order.uses,
-            turn: tokio::sync::Mutex::default(),
+            client: request.client,
+            node: request.node,
+            uses: request.uses,
+            write_lock: tokio::sync::Mutex::default(),
             telling: tokio::sync::Mutex::default(),
             copied: AtomicU64::new(0),
             ended: Mutex::new(None),
             cancel: self.stop.child_token(),
         });
         self.copies.insert(key, job.clone());
-        tokio::spawn(self.clone().run(key, job, order));
+        tokio::spawn(self.clone().run(key, job, request));
         StateId { seqid: 1, other: key.to_wire() }
     }
 
-    async fn run(self: Arc<Self>, key: StateKey, job: Arc<Job>, order: Order) {
-        let Order { client, handle, mut copying, changing, .. } = order;
+    async fn run(self: Arc<Self>, key: StateKey, job: Arc<Job>, request: CopyRequest) {
+        let CopyRequest { client, handle, mut copying, changing, .. } = request;
         let verifier = self.verifier.get(copying.destination());
         let ended = loop {
             let piece = tokio::select! {
@@ -101,7 +101,7 @@ impl Background {
                 () = job.cancel.cancelled() => None,
                 () = self.is_to_end(&job) => None,
             };
-            let turn = job.turn.lock().await;
+            let writing = job.write_lock.lock().await;
             if job.cancel.is_cancelled() || self.is_client_gone(&job) {
                 self.copies.remove(key);
                 return;
@@ -123,7 +123,7 @@ impl Background {
                 Ok(step) => job.copied.fetch_add(step.bytes, Ordering::Relaxed),
                 Err(error) => break Err(error),
             };
-            drop(turn);
+            drop(writing);
             // Copies between cached pages may never wait, so let other tasks run.
             tokio::task::yield_now().await;
         };

@@ -34,17 +34,17 @@ pub(crate) struct Copying {
 }
 
 /// The next part of the source.
-pub(crate) enum Piece {
+pub(crate) enum SourcePiece {
     /// The end of the copy or of the source.
     End,
     /// A hole of this many bytes.
     Hole(u64),
     /// Data, with the holes in it that the cache knows of.
-    Data(Vec<Part>),
+    Data(Vec<DataPart>),
 }
 
-/// A part of [`Piece::Data`].
-pub(crate) enum Part {
+/// A part of [`SourcePiece::Data`].
+pub(crate) enum DataPart {
     /// Data.
     Bytes(Vec<u8>),
     /// A hole of this many bytes.
@@ -90,23 +90,23 @@ impl Copying {
     ///
     /// # Errors
     /// Any error of the store.
-    pub(crate) async fn read(&self) -> Result<Piece, Error> {
+    pub(crate) async fn read(&self) -> Result<SourcePiece, Error> {
         if self.left == 0 {
-            return Ok(Piece::End);
+            return Ok(SourcePiece::End);
         }
         let source = &self.source.file;
         match source.extent_at_async(self.from).await {
             Ok(extent) if extent.kind == SegmentKind::Hole => {
-                Ok(Piece::Hole((extent.end - self.from).min(self.left)))
+                Ok(SourcePiece::Hole((extent.end - self.from).min(self.left)))
             }
             Ok(extent) => {
                 let len = (extent.end - self.from).min(self.left).min(PIECE_BYTES) as usize;
                 let flags = self.export.read_flags(self.peer, source, self.from, len);
                 let read = source.read_segments_async(self.from, len, flags).await;
-                Ok(Piece::Data(copied(read.map_err(of_vfs)?, len as u64)))
+                Ok(SourcePiece::Data(copied(read.map_err(of_vfs)?, len as u64)))
             }
             // The source was truncated meanwhile.
-            Err(weir_vfs::Error::NoSuchRange) => Ok(Piece::End),
+            Err(weir_vfs::Error::NoSuchRange) => Ok(SourcePiece::End),
             Err(error) => Err(of_vfs(error)),
         }
     }
@@ -115,8 +115,8 @@ impl Copying {
     ///
     /// # Errors
     /// Any error of the store; the pieces before remain copied.
-    pub(crate) async fn write(&mut self, piece: Piece) -> Result<Step, Error> {
-        if matches!(piece, Piece::End) {
+    pub(crate) async fn write(&mut self, piece: SourcePiece) -> Result<Step, Error> {
+        if matches!(piece, SourcePiece::End) {
             return Ok(Step::default());
         }
         // The destination may have become a set-user-ID program since the last piece.
@@ -125,13 +125,13 @@ impl Copying {
             set_id::clear(self.export.fs(), &self.caller, &attr).await.map_err(of_vfs)?;
         }
         let step = match piece {
-            Piece::End => Step::default(),
-            Piece::Hole(bytes) => {
+            SourcePiece::End => Step::default(),
+            SourcePiece::Hole(bytes) => {
                 let zeroed = self.destination.file.zero_range_async(self.to, bytes, false).await;
                 zeroed.map_err(of_vfs)?;
                 Step { bytes, data: 0 }
             }
-            Piece::Data(parts) => {
+            SourcePiece::Data(parts) => {
                 let bytes = self.write_data(parts).await.map_err(of_vfs)?;
                 Step { bytes, data: bytes }
             }
@@ -143,13 +143,13 @@ impl Copying {
     }
 
     /// Writes as much of the data as the cache accepts. Returns the number of bytes.
-    async fn write_data(&self, parts: Vec<Part>) -> weir_vfs::Result<u64> {
+    async fn write_data(&self, parts: Vec<DataPart>) -> weir_vfs::Result<u64> {
         let destination = &self.destination.file;
         let mut copied = 0;
         for part in parts {
             let to = self.to + copied;
             match part {
-                Part::Bytes(bytes) => {
+                DataPart::Bytes(bytes) => {
                     let flags = self.export.write_flags(self.peer, destination, to, bytes.len());
                     let written = destination.write_at_async(&bytes, to, flags).await?;
                     copied += written as u64;
@@ -157,7 +157,7 @@ impl Copying {
                         break;
                     }
                 }
-                Part::Hole(len) => {
+                DataPart::Hole(len) => {
                     destination.zero_range_async(to, len, false).await?;
                     copied += len;
                 }
@@ -168,7 +168,7 @@ impl Copying {
 }
 
 /// Copies the first `len` bytes out of the cache, and releases the pages.
-fn copied(found: Segments, len: u64) -> Vec<Part> {
+fn copied(found: Segments, len: u64) -> Vec<DataPart> {
     let mut left = len;
     let mut parts = Vec::with_capacity(found.segments.len());
     for segment in found.segments {
@@ -179,13 +179,13 @@ fn copied(found: Segments, len: u64) -> Vec<Part> {
                 pages.slices(0, &mut slices);
                 slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
                 left -= bytes.len() as u64;
-                Part::Bytes(bytes)
+                DataPart::Bytes(bytes)
             }
             // The last hole may extend past the requested range.
             Segment::Hole { start, end } => {
                 let hole = (end - start).min(left);
                 left -= hole;
-                Part::Hole(hole)
+                DataPart::Hole(hole)
             }
         });
     }

@@ -26,7 +26,7 @@ pub(crate) async fn getattr(cx: &mut Context, asked: getattr::Args) -> getattr::
         let mut measured = Encoder::new();
         measured.put(&attrs);
         // 8 bytes for the number and status of the operation.
-        if 8 + measured.len() > cx.room {
+        if 8 + measured.len() > cx.reply_bytes_left {
             return Err(cx.too_big());
         }
     }

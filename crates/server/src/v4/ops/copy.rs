@@ -6,7 +6,7 @@
 
 use crate::state::{ClientId, Use};
 use crate::v4::context::{Context, FileIo, Target};
-use crate::v4::copy::background::Order;
+use crate::v4::copy::background::CopyRequest;
 use crate::v4::copy::piecewise::{Copying, Step};
 use crate::v4::status::{of_handle, of_vfs};
 use weir_nfs::v4::Detailed;
@@ -122,7 +122,7 @@ fn in_background(
     ];
     let handle = cx.services.exports.seal(node);
     let changing = cx.services.recalls.keep_undelegated(node);
-    Ok(cx.nfs.background.start(Order { client, node, handle, uses, copying, changing }))
+    Ok(cx.nfs.background.start(CopyRequest { client, node, handle, uses, copying, changing }))
 }
 
 pub(crate) async fn offload_status(

@@ -14,8 +14,9 @@ use weir_vfs::{Access, IoFlags};
 pub(crate) async fn read(cx: &mut Context, args: read_op::Args) -> read_op::Res {
     let target = cx.current()?;
     let io = cx.io(&target, args.stateid, Access::READ).await?;
-    let room = cx.room.saturating_sub(OpCode::Read.reply_bound().fixed_bytes()) & !3;
-    let count = room.min(args.count as usize);
+    let bytes_left =
+        cx.reply_bytes_left.saturating_sub(OpCode::Read.reply_bound().fixed_bytes()) & !3;
+    let count = bytes_left.min(args.count as usize);
     let data = gather::read_data(&io.file, args.offset, count, cx.reader(), target.export);
     let gather::Data { gathered, eof } = data.await.map_err(of_vfs)?;
     Ok(read_op::Read { eof, data: Data::Shared(Arc::new(gathered)) })

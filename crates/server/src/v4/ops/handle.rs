@@ -55,7 +55,7 @@ fn flavors(cx: &Context) -> Vec<SecInfo> {
 pub(crate) async fn secinfo(cx: &mut Context, name: secinfo::Args) -> secinfo::Res {
     check_name(&name)?;
     let dir = cx.current()?;
-    let found = dir.fs().lookup(&dir.caller, dir.node.id, &name).await.map_err(of_vfs)?;
+    let found = dir.fs().lookup(&dir.caller, dir.node.id.entry(&name)).await.map_err(of_vfs)?;
     cx.target(cx.exports.enter(Node { id: found.id, ..dir.node }))?;
     consume_current(cx);
     Ok(flavors(cx).into())

@@ -1,13 +1,14 @@
 //! LOCK, LOCKT, LOCKU, FREE_STATEID, TEST_STATEID, DELEGRETURN (RFC 8881 sections 18.10 to 18.12,
 //! 18.38, 18.48, 18.6).
 
+use crate::locks::store_locks::open_store_locks;
 use crate::state::{
     self, ClientId, Conflict, Holder, LockError, LockOwner, LockRequest, LockTarget, Range,
-    StateRef, Touch, machine_of,
+    StateRef, Touch,
 };
 use crate::v4::context::Context;
-use crate::v4::ops::v40::{InTurn, take_turn};
-use crate::v4::owner_seqid::Kind;
+use crate::v4::ops::v40::{SequencedRequest, begin_sequenced};
+use crate::v4::owner_seqid::OwnerKind;
 use crate::v4::status::{of_state, of_vfs};
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::op::{delegreturn, free_stateid, lock, lockt, locku, test_stateid};
@@ -17,7 +18,7 @@ use weir_vfs::FileKind;
 use weir_xdr::{Bytes, Opaque};
 
 /// The owner name that a conflict reports for programs on the server's machine.
-const MACHINE: Bytes = Bytes::from_static(b"a program of the server's machine");
+const LOCAL_PROGRAM: Bytes = Bytes::from_static(b"a program of the server's machine");
 
 /// The conflicting lock, with the name of its holder that `asker` may learn.
 fn denied(cx: &Context, asker: ClientId, conflict: Conflict<Holder>) -> LockDenied {
@@ -26,7 +27,7 @@ fn denied(cx: &Context, asker: ClientId, conflict: Conflict<Holder>) -> LockDeni
         Holder::V4(owner) => (cx.state().name_to(asker, owner.client), owner.name),
         // No NFSv4 client has the ID 0.
         Holder::Nlm(owner) => (0, owner.handle),
-        Holder::Machine => (0, MACHINE),
+        Holder::LocalProgram => (0, LOCAL_PROGRAM),
     };
     LockDenied {
         offset: range.start,
@@ -50,23 +51,23 @@ async fn check_lockable(cx: &Context) -> Result<(), Error> {
 }
 
 pub(crate) async fn lock(cx: &mut Context, args: lock::Args) -> lock::Res {
-    let turn = match turn_of_lock(cx, &args.locker).await {
-        Ok(turn) => turn,
+    let sequenced = match begin_by_lock(cx, &args.locker).await {
+        Ok(sequenced) => sequenced,
         Err(result) => return result,
     };
-    let result = lock_in_turn(cx, args).await;
-    match turn {
-        Some(turn) => turn.done(cx, result),
+    let result = lock_sequenced(cx, args).await;
+    match sequenced {
+        Some(sequenced) => sequenced.done(cx, result),
         None => result,
     }
 }
 
 /// In minor version 0, waits until no other request of the owner runs, and checks the seqid. For
 /// the first request of a new lock-owner, the owner is the open-owner.
-async fn turn_of_lock(
+async fn begin_by_lock(
     cx: &mut Context,
     locker: &lock::Locker,
-) -> Result<Option<InTurn>, lock::Res> {
+) -> Result<Option<SequencedRequest>, lock::Res> {
     if cx.minor > 0 {
         return Ok(None);
     }
@@ -80,42 +81,47 @@ async fn turn_of_lock(
             if owner.client != named {
                 return Err(plain(Error::BadStateId));
             }
-            (owner, Kind::Open, new.open_seqid)
+            (owner, OwnerKind::Open, new.open_seqid)
         }
         lock::Locker::Existing(old) => {
             let id = cx.state_of(old.lock_stateid).map_err(plain)?;
             let owner = cx.state().owner_of_lock(id.key, &cx.principal);
             let owner = owner.map_err(|e| plain(of_state(e)))?;
-            (owner, Kind::Lock, old.lock_seqid)
+            (owner, OwnerKind::Lock, old.lock_seqid)
         }
     };
-    take_turn(cx, owner, kind, (OpCode::Lock, seqid)).await.map(Some)
+    begin_sequenced(cx, owner, kind, (OpCode::Lock, seqid)).await.map(Some)
 }
 
-async fn lock_in_turn(cx: &mut Context, args: lock::Args) -> lock::Res {
+async fn lock_sequenced(cx: &mut Context, args: lock::Args) -> lock::Res {
     let first_seqid = match &args.locker {
         lock::Locker::New(new) => Some((new.lock_owner.owner.0.clone(), new.lock_seqid)),
         lock::Locker::Existing(_) => None,
     };
     let request = lock_request(cx, args).await.map_err(Detailed::Plain)?;
     let (now, client) = (cx.now(), request.client);
+    // Taken before the lock: an owner that the server cannot remember gets none.
+    let first = match first_seqid.filter(|_| cx.minor == 0) {
+        Some((name, seqid)) => {
+            let owner = LockOwner { client, name };
+            let address = cx.state().account(client).address;
+            let cell = cx.nfs.owners.cell(owner, OwnerKind::Lock, address, now);
+            Some((cell.ok_or(Detailed::Plain(Error::Resource))?, seqid))
+        }
+        None => None,
+    };
     let fs = cx.current().map_err(Detailed::Plain)?.fs().clone();
     let node = request.node;
-    let machine = machine_of(&cx.services.state, &fs, node).await;
-    let locked = cx.state().with_machine(node, machine, |state| state.lock(request, now));
+    let locks = open_store_locks(&cx.services.state, &fs, node).await;
+    let locked = cx.state().with_store_locks(node, locks, |state| state.lock(request, now));
     match locked {
         Ok(id) => {
             let node = cx.current().map_err(Detailed::Plain)?.node;
             cx.services.copies.quiesce(node).await;
-            if cx.minor == 0
-                && let Some((name, seqid)) = first_seqid
-            {
+            if let Some((cell, seqid)) = first {
                 // The next request of this owner has the number after.
-                let owner = LockOwner { client, name };
-                if let Some(cell) = cx.nfs.owners.cell(owner, Kind::Lock, now) {
-                    let request = (OpCode::Lock, seqid);
-                    cell.lock().await.executed(request, Default::default(), cx.current);
-                }
+                let request = (OpCode::Lock, seqid);
+                cell.lock().await.executed(request, Default::default(), cx.current);
             }
             Ok(cx.set_stateid(id))
         }
@@ -171,32 +177,32 @@ async fn test(cx: &Context, args: lockt::Args) -> Result<Option<Conflict<Holder>
     let (node, range) = (cx.current()?.node, range(args.offset, args.length)?);
     let now = cx.now();
     let (fs, exclusive) = (cx.current()?.fs().clone(), args.kind.is_write());
-    let machine = machine_of(&cx.services.state, &fs, node).await;
-    let found = cx
-        .state()
-        .with_machine(node, machine, |state| state.test_lock(&owner, node, range, exclusive, now));
+    let locks = open_store_locks(&cx.services.state, &fs, node).await;
+    let found = cx.state().with_store_locks(node, locks, |state| {
+        state.test_lock(&owner, node, range, exclusive, now)
+    });
     found.map_err(of_state)
 }
 
 pub(crate) async fn locku(cx: &mut Context, args: locku::Args) -> locku::Res {
     let id = cx.state_of(args.lock_stateid)?;
-    let turn = if cx.minor > 0 {
+    let sequenced = if cx.minor > 0 {
         None
     } else {
         let owner = cx.state().owner_of_lock(id.key, &cx.principal).map_err(of_state)?;
-        match take_turn(cx, owner, Kind::Lock, (OpCode::Locku, args.seqid)).await {
-            Ok(turn) => Some(turn),
+        match begin_sequenced(cx, owner, OwnerKind::Lock, (OpCode::Locku, args.seqid)).await {
+            Ok(sequenced) => Some(sequenced),
             Err(result) => return result,
         }
     };
-    let result = unlock_in_turn(cx, id, &args);
-    match turn {
-        Some(turn) => turn.done(cx, result),
+    let result = unlock_sequenced(cx, id, &args);
+    match sequenced {
+        Some(sequenced) => sequenced.done(cx, result),
         None => result,
     }
 }
 
-fn unlock_in_turn(cx: &mut Context, id: state::StateId, args: &locku::Args) -> locku::Res {
+fn unlock_sequenced(cx: &mut Context, id: state::StateId, args: &locku::Args) -> locku::Res {
     let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
     let range = range(args.offset, args.length)?;
     let id = cx.state().unlock(client, id, node, range).map_err(of_state)?;

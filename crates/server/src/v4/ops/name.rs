@@ -3,6 +3,7 @@
 
 use crate::handle::Node;
 use crate::state::Touch;
+use crate::storage::retry_journal::{MadeBefore, NameChange};
 use crate::v4::attrs::ToSet;
 use crate::v4::context::{Context, Target};
 use crate::v4::status::of_vfs;
@@ -47,7 +48,7 @@ pub(crate) async fn lookup(cx: &mut Context, name: lookup::Args) -> lookup::Res 
         FileKind::Symlink => return Err(Error::Symlink),
         _ => return Err(Error::NotDir),
     }
-    let found = dir.fs().lookup(&dir.caller, dir.node.id, &name).await.map_err(of_vfs)?;
+    let found = dir.fs().lookup(&dir.caller, dir.node.id.entry(&name)).await.map_err(of_vfs)?;
     let node = cx.exports.enter(Node { id: found.id, ..dir.node });
     cx.target(node)?;
     cx.set_current(node);
@@ -82,28 +83,56 @@ pub(crate) async fn create(cx: &mut Context, args: create::Args) -> create::Res 
     dir.check_writable()?;
     let wanted = ToSet::read_new(&cx.nfs.id_map, &args.attrs, cx.minor, dir.capabilities()).await?;
     let set = &wanted.set;
-    let more = wanted.more(match args.kind {
+    let kind = match args.kind {
         create::Kind::Directory => FileKind::Directory,
         create::Kind::Symlink(_) => FileKind::Symlink,
-        _ => FileKind::Fifo,
-    })?;
-    let (fs, caller, id, name) = (dir.fs(), &dir.caller, dir.node.id, &args.name[..]);
+        create::Kind::Block(_) => FileKind::Block,
+        create::Kind::Char(_) => FileKind::Char,
+        create::Kind::Socket => FileKind::Socket,
+        create::Kind::Fifo => FileKind::Fifo,
+        create::Kind::Regular | create::Kind::AttrDir | create::Kind::NamedAttr => {
+            return Err(Error::BadType);
+        }
+    };
+    let more = wanted.more(kind)?;
+    let name = &args.name[..];
+    if let Some(MadeBefore { file: Some(node), complete }) = cx.made_before() {
+        if node.export != dir.node.export || cx.target(node)?.attr().await?.kind != kind {
+            return Err(Error::Exist);
+        }
+        if !complete {
+            // With the caller's rights: another client may have changed the file since.
+            more.set(dir.fs(), &dir.caller, node.id).await?;
+        }
+        cx.changed(&[node]);
+        let change = cx.changed_before(dir.node).await?;
+        cx.set_current(node);
+        return Ok(create::Created { change, set: wanted.asked });
+    }
+    let (fs, caller, new) = (dir.fs(), &dir.caller, dir.node.id.entry(name).with(set));
+    let begun = cx.begin_change(&dir, NameChange::Create { dir: dir.node, name }).await;
     let made = match args.kind {
-        create::Kind::Directory => fs.mkdir(caller, id, name, set).await,
-        create::Kind::Symlink(text) => fs.symlink(caller, id, name, &text, set).await,
+        create::Kind::Directory => fs.mkdir(caller, new).await,
+        create::Kind::Symlink(text) => fs.symlink(caller, new, &text).await,
         create::Kind::Block(SpecData { major, minor }) => {
-            fs.mknod(caller, id, name, SpecialFile::Block(major, minor), set).await
+            fs.mknod(caller, new, SpecialFile::Block(major, minor)).await
         }
         create::Kind::Char(SpecData { major, minor }) => {
-            fs.mknod(caller, id, name, SpecialFile::Char(major, minor), set).await
+            fs.mknod(caller, new, SpecialFile::Char(major, minor)).await
         }
-        create::Kind::Socket => fs.mknod(caller, id, name, SpecialFile::Socket, set).await,
-        create::Kind::Fifo => fs.mknod(caller, id, name, SpecialFile::Fifo, set).await,
-        _ => return Err(Error::BadType),
+        create::Kind::Socket => fs.mknod(caller, new, SpecialFile::Socket).await,
+        create::Kind::Fifo => fs.mknod(caller, new, SpecialFile::Fifo).await,
+        create::Kind::Regular | create::Kind::AttrDir | create::Kind::NamedAttr => {
+            Err(weir_vfs::Error::Invalid)
+        }
     };
-    let made = made.map_err(of_vfs)?;
-    more.set_on_new(&dir, name, &made).await?;
-    let node = Node { id: made.id, ..dir.node };
+    let made = match made.map_err(of_vfs) {
+        Ok(made) => more.set_on_new(&dir, name, &made).await.map(|()| made),
+        failed => failed,
+    };
+    let made = made.map(|made| Node { id: made.id, ..dir.node });
+    begun.end_create(made);
+    let node = made?;
     cx.changed(&[node, dir.node]);
     let change = cx.change_info(fs, dir.node, before.change).await?;
     cx.set_current(node);
@@ -120,6 +149,10 @@ pub(crate) async fn link(cx: &mut Context, name: link::Args) -> link::Res {
         return Err(Error::IsDir);
     }
     cx.current()?.check_writable()?;
+    if cx.made_before().is_some() {
+        cx.changed(&[file.node]);
+        return cx.changed_before(cx.current()?.node).await;
+    }
     // Before the directory is locked: other calls must not wait for a client that does not return
     // its delegation.
     let _claim = cx.claim(file.node, Touch::Change).await?;
@@ -127,13 +160,20 @@ pub(crate) async fn link(cx: &mut Context, name: link::Args) -> link::Res {
     let _alone = services.exports.changes().lock(cx.current.ok_or(Error::NoFilehandle)?).await;
     let (dir, before) = current_dir(cx).await?;
     let fs = dir.fs();
-    fs.link(&dir.caller, file.node.id, dir.node.id, &name).await.map_err(of_vfs)?;
+    let change = NameChange::Link { file: file.node, dir: dir.node, name: &name };
+    let begun = cx.begin_change(&dir, change).await;
+    let linked = fs.link(&dir.caller, file.node.id, dir.node.id.entry(&name)).await;
+    begun.end(&linked);
+    linked.map_err(of_vfs)?;
     cx.changed(&[file.node, dir.node]);
     cx.change_info(fs, dir.node, before.change).await
 }
 
 pub(crate) async fn remove(cx: &mut Context, name: remove::Args) -> remove::Res {
     check_name(&name)?;
+    if cx.made_before().is_some() {
+        return cx.changed_before(cx.current()?.node).await;
+    }
     cx.check_grace()?;
     cx.claim_names(&[cx.current()?.named(&name)], true).await?;
     let services = cx.services.clone();
@@ -142,11 +182,14 @@ pub(crate) async fn remove(cx: &mut Context, name: remove::Args) -> remove::Res 
     dir.check_writable()?;
     let _claims = cx.claim_names(&[dir.named(&name)], false).await?;
     let (fs, caller, id) = (dir.fs(), &dir.caller, dir.node.id);
-    let found = fs.lookup(caller, id, &name).await.map_err(of_vfs)?;
+    let found = fs.lookup(caller, id.entry(&name)).await.map_err(of_vfs)?;
+    let change = NameChange::Remove { dir: dir.node, name: &name };
+    let begun = cx.begin_change(&dir, change).await;
     let removed = match found.kind {
-        FileKind::Directory => fs.rmdir(caller, id, &name).await,
-        _ => fs.unlink(caller, id, &name).await,
+        FileKind::Directory => fs.rmdir(caller, id.entry(&name)).await,
+        _ => fs.unlink(caller, id.entry(&name)).await,
     };
+    begun.end(&removed);
     removed.map_err(of_vfs)?;
     cx.changed(&[dir.node]);
     cx.change_info(fs, dir.node, before.change).await
@@ -155,6 +198,12 @@ pub(crate) async fn remove(cx: &mut Context, name: remove::Args) -> remove::Res 
 pub(crate) async fn rename(cx: &mut Context, args: rename::Args) -> rename::Res {
     check_name(&args.from)?;
     check_name(&args.to)?;
+    if cx.made_before().is_some() {
+        return Ok(rename::Renamed {
+            source: cx.changed_before(cx.saved()?.node).await?,
+            target: cx.changed_before(cx.current()?.node).await?,
+        });
+    }
     cx.check_grace()?;
     let (from, to) = (cx.saved.ok_or(Error::NoFilehandle)?, cx.current.ok_or(Error::NoFilehandle)?);
     cx.claim_names(&[cx.saved()?.named(&args.from)], true).await?;
@@ -170,9 +219,12 @@ pub(crate) async fn rename(cx: &mut Context, args: rename::Args) -> rename::Res 
     }
     let _claims = cx.claim_names(&[from.named(&args.from), to.named(&args.to)], false).await?;
     let (fs, flags) = (to.fs(), RenameFlags::Replace);
+    let change = NameChange::Rename { from: (from.node, &args.from), to: (to.node, &args.to) };
+    let begun = cx.begin_change(&to, change).await;
     let renamed = fs
         .rename(&to.caller, from.node.id.entry(&args.from), to.node.id.entry(&args.to), flags)
         .await;
+    begun.end(&renamed);
     renamed.map_err(|error| match error {
         // Source and target are a directory and a non-directory (RFC 8881 section 18.26.3).
         weir_vfs::Error::IsDirectory | weir_vfs::Error::NotDirectory => Error::Exist,

@@ -7,23 +7,28 @@
 use crate::handle::Node;
 use crate::operation::exclusive_create::{Exclusive, OWNERS_ALONE};
 use crate::operation::set_id;
+use crate::services::Services;
 use crate::state::{
-    self, Claim, ClientId, DelegationKind, LockOwner, OpenRequest, Share, StateError, Touch,
+    self, Claim, ClientId, DelegationKind, LockOwner, OpenRequest, OpenSnapshot, Share, State,
+    StateError, Touch,
 };
 use crate::v4::attrs::{self, ToSet};
 use crate::v4::context::{Context, Target};
 use crate::v4::open_arguments;
 use crate::v4::ops::name::{check_name, current_dir};
-use crate::v4::ops::opened::{Opened, Rights, Wishes, delegate, open_file, stateid_of};
-use crate::v4::ops::v40::{InTurn, take_turn, take_turn_to_open};
-use crate::v4::owner_seqid::{Kind, Standing};
+use crate::v4::ops::opened::{OpenRights, OpenedFile, Wishes, delegate, open_file, stateid_of};
+use crate::v4::ops::v40::{SequencedRequest, begin_sequenced, begin_sequenced_open};
+use crate::v4::owner_seqid::{OwnerKind, Standing};
 use crate::v4::status::{of_state, of_vfs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tracing::error;
 use weir_nfs::v4::op::{close, open, open_downgrade};
 use weir_nfs::v4::types::{ChangeInfo, StateId};
 use weir_nfs::v4::{Bitmap, Error, OpCode};
 use weir_pagecache::File;
-use weir_vfs::{Access, Attr, FileKind, SetAttr};
+use weir_vfs::{Access, Attr, CreateMode, FileKind, SetAttr};
 
 /// The bits of `share_access` that hold the access; the others are about delegations.
 const SHARE_BITS: u32 = 0xff;
@@ -40,12 +45,75 @@ struct Found {
     change: ChangeInfo,
     /// The open file, if creating it also opened it.
     file: Option<File>,
+    /// The count of the open against its client's share.
+    reserved: Option<Reservation>,
 }
 
 impl Found {
     /// An existing file that this OPEN does not change.
     fn there(attr: Attr, change: ChangeInfo) -> Self {
-        Self { attr, by: Maker::Another, set: Bitmap::EMPTY, truncate: false, change, file: None }
+        Self {
+            attr,
+            by: Maker::Another,
+            set: Bitmap::EMPTY,
+            truncate: false,
+            change,
+            file: None,
+            reserved: None,
+        }
+    }
+}
+
+/// An open that is counted against its client's share before the file is created. The count is
+/// returned on drop unless the open takes it over.
+struct Reservation {
+    services: Arc<Services>,
+    client: ClientId,
+    counts: AtomicBool,
+}
+
+impl Reservation {
+    /// Lets the open, which is made under the same lock, take the count over.
+    fn use_in(&self, state: &mut State<File>) -> &Self {
+        if self.counts.swap(false, Ordering::Relaxed) {
+            state.unreserve_open(self.client);
+        }
+        self
+    }
+
+    /// Counts again: the open was not made, and nothing else has changed under the same lock.
+    fn restore(&self, state: &mut State<File>) {
+        if !self.counts.swap(true, Ordering::Relaxed) {
+            state.count_reserved(self.client);
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if *self.counts.get_mut() {
+            self.services.state.lock().unreserve_open(self.client);
+        }
+    }
+}
+
+/// Counts an open before its file may be created. `None` if the client may have no new open, but
+/// the file exists: the open may be an upgrade of one.
+async fn reserve(
+    cx: &Context,
+    dir: &Target<'_>,
+    name: &[u8],
+    client: ClientId,
+) -> Result<Option<Reservation>, Error> {
+    let now = cx.now();
+    let counted = cx.state().reserve_open(client, now);
+    let Err(error) = counted else {
+        let (services, counts) = (cx.services.clone(), AtomicBool::new(true));
+        return Ok(Some(Reservation { services, client, counts }));
+    };
+    match dir.fs().lookup(&dir.caller, dir.node.id.entry(name)).await {
+        Err(weir_vfs::Error::NotFound) => Err(of_state(error)),
+        Ok(_) | Err(_) => Ok(None),
     }
 }
 
@@ -66,37 +134,42 @@ pub(crate) async fn open(cx: &mut Context, args: open::Args) -> open::Res {
         return open_for(cx, client, args, false).await;
     }
     let owner = LockOwner { client, name: args.owner.owner.0.clone() };
-    let mut turn = match take_turn_to_open(cx, owner, args.seqid).await {
-        Ok(turn) => turn,
+    let mut sequenced = match begin_sequenced_open(cx, owner, args.seqid).await {
+        Ok(sequenced) => sequenced,
         Err(result) => return result,
     };
-    let confirm = asks_confirmation(cx, client, &args, &mut turn);
+    let confirm = asks_confirmation(cx, client, &args, &mut sequenced);
     let mut result = open_for(cx, client, args, confirm).await;
     if confirm
         && let Ok(opened) = &mut result
         && let Ok(id) = cx.state_of(opened.stateid)
     {
         opened.flags |= open::ResultFlags::CONFIRM;
-        turn.set_standing(Standing::Unconfirmed(id.key));
+        sequenced.set_standing(Standing::Unconfirmed(id.key));
     }
-    turn.done(cx, result)
+    sequenced.done(cx, result)
 }
 
 /// Whether the client must confirm an OPEN (RFC 7530 sections 9.1.11 and 16.18.5). Cancels the
 /// owner's previous open if the client has not confirmed it.
-fn asks_confirmation(cx: &Context, client: ClientId, args: &open::Args, turn: &mut InTurn) -> bool {
-    match turn.standing() {
+fn asks_confirmation(
+    cx: &Context,
+    client: ClientId,
+    args: &open::Args,
+    sequenced: &mut SequencedRequest,
+) -> bool {
+    match sequenced.standing() {
         Standing::Confirmed => return false,
         Standing::Unconfirmed(key) => {
             cx.state().cancel_unconfirmed(key);
-            turn.set_standing(Standing::New);
+            sequenced.set_standing(Standing::New);
         }
         Standing::New => {}
     }
     let reclaims = matches!(args.claim, open::Claim::Previous(_));
     let asks = !reclaims && cx.nfs.owners.must_confirm(client);
     if !asks {
-        turn.set_standing(Standing::Confirmed);
+        sequenced.set_standing(Standing::Confirmed);
     }
     asks
 }
@@ -119,42 +192,7 @@ async fn open_for(
     // Checked before the file is created: an OPEN that fails must not leave a new file behind.
     cx.state().check_grace(client, claim == Claim::Reclaim, now).map_err(of_state)?;
 
-    let (found, node) = match &args.claim {
-        open::Claim::Null(name) => {
-            let services = cx.services.clone();
-            let _alone = match (&args.how, cx.current) {
-                (open::How::Create(_), Some(dir)) => {
-                    Some(services.exports.changes().lock(dir).await)
-                }
-                _ => None,
-            };
-            let (dir, before) = current_dir(cx).await?;
-            check_name(name)?;
-            let found = find(cx, &dir, name, (&args.how, share.access), before.change).await?;
-            let node = Node { id: found.attr.id, ..dir.node };
-            if found.by != Maker::Another {
-                cx.changed(&[node, dir.node]);
-            }
-            (found, node)
-        }
-        open::Claim::Fh | open::Claim::Previous(_) | open::Claim::DelegCurFh(_) => {
-            let target = cx.current()?;
-            let attr = target.attr().await?;
-            let truncate = asks_truncation(cx, &target, &args.how).await;
-            let change = ChangeInfo::default();
-            let found = Found { truncate, ..Found::there(attr, change) };
-            (found, target.node)
-        }
-        open::Claim::DelegateCur(current) => {
-            let (dir, before) = current_dir(cx).await?;
-            check_name(&current.file)?;
-            let how = (&open::How::NoCreate, share.access);
-            let found = find(cx, &dir, &current.file, how, before.change).await?;
-            let node = Node { id: found.attr.id, ..dir.node };
-            (found, node)
-        }
-        open::Claim::DelegatePrev(_) | open::Claim::DelegPrevFh => return Err(Error::NotSupp),
-    };
+    let (found, node) = find_by_claim(cx, client, &args, share.access).await?;
     // The directory lock is released here, and no state exists yet that a failure would leave
     // behind.
     cx.commit_changes().await?;
@@ -163,26 +201,15 @@ async fn open_for(
     if share.access.contains(Access::WRITE) || found.truncate {
         target.check_writable()?;
     }
-    let delegated = match &args.claim {
-        open::Claim::DelegateCur(current) => Some(current.delegate_stateid),
-        open::Claim::DelegCurFh(delegation) => Some(*delegation),
-        _ => None,
-    };
-    if let Some(delegation) = delegated {
-        let id = cx.state_of(delegation)?;
-        let kind = cx.state().delegated(client, id, node).map_err(of_state)?;
-        if share.access.contains(Access::WRITE) && kind == DelegationKind::Read {
-            return Err(Error::OpenMode);
-        }
-    }
+    let delegated = check_delegation(cx, client, &args.claim, (node, share.access))?;
     // A file that was open before the restart, or that a delegation's holder opened on its own, was
     // opened with the rights of that moment. Of those, the server can verify only the owner's.
-    let goes_on = claim == Claim::Reclaim || delegated.is_some();
-    let rights = match found.by {
-        Maker::This => Rights::Makers,
-        Maker::ThisBefore => Rights::CallersAgain,
-        Maker::Another if goes_on => Rights::CallersAgain,
-        Maker::Another => Rights::Callers,
+    let rights = match (found.by, delegated) {
+        (Maker::This, _) => OpenRights::Makers,
+        (Maker::ThisBefore, _) => OpenRights::CallersAgain,
+        (Maker::Another, Some(rights)) => rights,
+        (Maker::Another, None) if claim == Claim::Reclaim => OpenRights::CallersAgain,
+        (Maker::Another, None) => OpenRights::Callers,
     };
     let file = match found.file {
         Some(file) => file,
@@ -192,23 +219,9 @@ async fn open_for(
     let (by, made) = (cx.principal.clone(), found.by == Maker::This);
     let request =
         OpenRequest { client, owner, node, share, claim, confirm, by, made, file: file.clone() };
-    let way = if found.truncate { Touch::Change } else { share.touch() };
-    let made_way = cx.services.recalls.claim(node, way, Some(client)).await.map_err(of_vfs)?;
-    let take = |request: OpenRequest<File>| {
-        let mut state = cx.state();
-        let before = state.opened(client, &request.owner, node);
-        state.open(request, now).map(|id| (id, before))
-    };
-    let mut opened = take(request.clone());
-    if matches!(opened, Err(StateError::Unrecorded)) {
-        let recorded = cx.services.records.record(client).await;
-        recorded.map_err(|error| {
-            error!("cannot write the state database: {error}");
-            Error::ServerFault
-        })?;
-        opened = take(request);
-    }
-    let (id, before) = opened.map_err(of_state)?;
+    let touch = if found.truncate { Touch::Change } else { share.touch() };
+    let recalled = cx.services.recalls.claim(node, touch, Some(client)).await.map_err(of_vfs)?;
+    let (id, before) = take_share(cx, request, found.reserved.as_ref(), now).await?;
     let ready = async {
         if !cx.services.serves(node) {
             return Err(Error::Stale);
@@ -221,9 +234,9 @@ async fn open_for(
         cx.state().undo_open(id, before);
         return Err(error);
     }
-    drop(made_way);
+    drop(recalled);
     let wishes = Wishes::of(cx.minor, &args);
-    let opened = Opened { client, node, share, file, attr: found.attr, made, wishes };
+    let opened = OpenedFile { client, node, share, file, attr: found.attr, made, wishes };
     let delegation =
         if confirm { open::Delegation::None } else { delegate(cx, &opened, &args.claim).await };
     cx.set_current(node);
@@ -242,6 +255,116 @@ async fn open_for(
     let tells = cx.minor > 0 && cx.state().can_call(client);
     flags.set(open::ResultFlags::MAY_NOTIFY_LOCK, tells);
     Ok(open::Opened { stateid, change: found.change, flags, attrs_set: found.set, delegation })
+}
+
+/// Finds the file that an OPEN names, or creates it. The directory is locked meanwhile if the OPEN may
+/// create.
+async fn find_by_claim(
+    cx: &mut Context,
+    client: ClientId,
+    args: &open::Args,
+    access: Access,
+) -> Result<(Found, Node), Error> {
+    match &args.claim {
+        open::Claim::Null(name) => {
+            let services = cx.services.clone();
+            let _alone = match (&args.how, cx.current) {
+                (open::How::Create(_), Some(dir)) => {
+                    Some(services.exports.changes().lock(dir).await)
+                }
+                _ => None,
+            };
+            let (dir, before) = current_dir(cx).await?;
+            check_name(name)?;
+            let reserved = match &args.how {
+                open::How::Create(_) => reserve(cx, &dir, name, client).await?,
+                open::How::NoCreate => None,
+            };
+            let found = find(cx, &dir, name, (&args.how, access), before.change).await?;
+            let found = Found { reserved, ..found };
+            let node = Node { id: found.attr.id, ..dir.node };
+            if found.by != Maker::Another {
+                cx.changed(&[node, dir.node]);
+            }
+            Ok((found, node))
+        }
+        open::Claim::Fh | open::Claim::Previous(_) | open::Claim::DelegCurFh(_) => {
+            let target = cx.current()?;
+            let attr = target.attr().await?;
+            let truncate = asks_truncation(cx, &target, &args.how).await;
+            let change = ChangeInfo::default();
+            let found = Found { truncate, ..Found::there(attr, change) };
+            Ok((found, target.node))
+        }
+        open::Claim::DelegateCur(current) => {
+            let (dir, before) = current_dir(cx).await?;
+            check_name(&current.file)?;
+            let how = (&open::How::NoCreate, access);
+            let found = find(cx, &dir, &current.file, how, before.change).await?;
+            let node = Node { id: found.attr.id, ..dir.node };
+            Ok((found, node))
+        }
+        open::Claim::DelegatePrev(_) | open::Claim::DelegPrevFh => Err(Error::NotSupp),
+    }
+}
+
+/// The rights to open a file with that an OPEN converts from a local open under a delegation. `None`
+/// if the OPEN does not.
+///
+/// # Errors
+/// The client does not hold that delegation, or it does not allow `access`.
+fn check_delegation(
+    cx: &Context,
+    client: ClientId,
+    claim: &open::Claim,
+    (node, access): (Node, Access),
+) -> Result<Option<OpenRights>, Error> {
+    let delegation = match claim {
+        open::Claim::DelegateCur(current) => current.delegate_stateid,
+        open::Claim::DelegCurFh(delegation) => *delegation,
+        _ => return Ok(None),
+    };
+    let id = cx.state_of(delegation)?;
+    let (kind, made_by) = cx.state().delegated(client, id, node).map_err(of_state)?;
+    if access.contains(Access::WRITE) && kind == DelegationKind::Read {
+        return Err(Error::OpenMode);
+    }
+    // The holder may have created the file with the delegation.
+    let made = made_by.as_ref() == Some(&cx.principal);
+    Ok(Some(if made { OpenRights::Makers } else { OpenRights::CallersAgain }))
+}
+
+/// Takes the share reservation of an open. A client that is not on disk yet is recorded first. Also
+/// returns what [`State::undo_open`](crate::state::State::undo_open) needs.
+async fn take_share(
+    cx: &Context,
+    request: OpenRequest<File>,
+    reserved: Option<&Reservation>,
+    now: Duration,
+) -> Result<(state::StateId, OpenSnapshot), Error> {
+    let client = request.client;
+    let take = |request: OpenRequest<File>| {
+        let mut state = cx.state();
+        let before = state.opened(client, &request.owner, request.node);
+        let reserved = reserved.map(|reserved| reserved.use_in(&mut state));
+        let opened = state.open(request, now).map(|id| (id, before));
+        if opened.is_err()
+            && let Some(reserved) = reserved
+        {
+            reserved.restore(&mut state);
+        }
+        opened
+    };
+    let mut opened = take(request.clone());
+    if matches!(opened, Err(StateError::Unrecorded)) {
+        let recorded = cx.services.records.record(client).await;
+        recorded.map_err(|error| {
+            error!("cannot write the state database: {error}");
+            Error::ServerFault
+        })?;
+        opened = take(request);
+    }
+    opened.map_err(of_state)
 }
 
 /// Refuses what is not a regular file. Minor version 0 has only NFS4ERR_SYMLINK for symbolic links
@@ -276,7 +399,7 @@ async fn find(
 ) -> Result<Found, Error> {
     let (fs, caller, id) = (dir.fs(), &dir.caller, dir.node.id);
     let open::How::Create(how) = how else {
-        let attr = fs.lookup(caller, id, name).await.map_err(of_vfs)?;
+        let attr = fs.lookup(caller, id.entry(name)).await.map_err(of_vfs)?;
         let change = ChangeInfo { atomic: false, before, after: before };
         return Ok(Found::there(attr, change));
     };
@@ -301,12 +424,12 @@ async fn find(
     let creation =
         verifier.map(|verifier| Exclusive { handles, dir: dir.node, name, caller, verifier });
     if let Some(creation) = &creation {
-        creation.mark(set);
+        creation.store_in(set);
         // A restrictive mode until the client sets the real one in a later request.
         set.mode = set.mode.or(Some(OWNERS_ALONE));
     }
     if dir.read_only {
-        return match fs.lookup(caller, id, name).await {
+        return match fs.lookup(caller, id.entry(name)).await {
             Ok(_) if !matches!(how, open::CreateHow::Unchecked(_)) => Err(Error::Exist),
             Ok(attr) => {
                 let change = ChangeInfo { atomic: false, before, after: before };
@@ -316,9 +439,12 @@ async fn find(
             Err(error) => Err(of_vfs(error)),
         };
     }
-    let exclusive = !matches!(how, open::CreateHow::Unchecked(_));
+    let mode = match how {
+        open::CreateHow::Unchecked(_) => CreateMode::MayExist,
+        _ => CreateMode::MustBeNew,
+    };
     let truncates = set.size == Some(0);
-    let made = fs.create_open(caller, id, name, set, exclusive, access).await;
+    let made = fs.create_open(caller, id.entry(name).with(set), mode, access).await;
     let (attr, by, file) = match (made, &creation) {
         (Ok((made, file)), _) => {
             (made.attr, if made.created { Maker::This } else { Maker::Another }, file)
@@ -345,7 +471,7 @@ async fn find(
         (false, _) if truncates => attrs::SIZE,
         (false, _) => Bitmap::EMPTY,
     };
-    Ok(Found { attr, by, set, truncate, change, file })
+    Ok(Found { attr, by, set, truncate, change, file, reserved: None })
 }
 
 async fn asks_truncation(cx: &Context, target: &Target<'_>, how: &open::How) -> bool {
@@ -381,12 +507,12 @@ async fn truncate(
     cx.commit_changes().await
 }
 
-/// Waits for the turn of an open's owner (minor version 0). Returns `None` in later versions.
-async fn turn_of_open(
+/// Begins a request of an open's owner (minor version 0). Returns `None` in later versions.
+async fn begin_by_open(
     cx: &mut Context,
     id: state::StateId,
     request: (OpCode, u32),
-) -> Result<Option<InTurn>, Result<StateId, Error>> {
+) -> Result<Option<SequencedRequest>, Result<StateId, Error>> {
     if cx.minor > 0 {
         return Ok(None);
     }
@@ -403,7 +529,7 @@ async fn turn_of_open(
         }
         owner => owner.map_err(|error| Err(of_state(error)))?,
     };
-    take_turn(cx, owner, Kind::Open, request).await.map(Some)
+    begin_sequenced(cx, owner, OwnerKind::Open, request).await.map(Some)
 }
 
 pub(crate) async fn open_downgrade(
@@ -411,18 +537,18 @@ pub(crate) async fn open_downgrade(
     args: open_downgrade::Args,
 ) -> open_downgrade::Res {
     let id = cx.state_of(args.open_stateid)?;
-    let turn = match turn_of_open(cx, id, (OpCode::OpenDowngrade, args.seqid)).await {
-        Ok(turn) => turn,
+    let sequenced = match begin_by_open(cx, id, (OpCode::OpenDowngrade, args.seqid)).await {
+        Ok(sequenced) => sequenced,
         Err(result) => return result,
     };
-    let result = downgrade_in_turn(cx, id, &args);
-    match turn {
-        Some(turn) => turn.done(cx, result),
+    let result = downgrade_sequenced(cx, id, &args);
+    match sequenced {
+        Some(sequenced) => sequenced.done(cx, result),
         None => result,
     }
 }
 
-fn downgrade_in_turn(
+fn downgrade_sequenced(
     cx: &mut Context,
     id: state::StateId,
     args: &open_downgrade::Args,
@@ -435,21 +561,21 @@ fn downgrade_in_turn(
 
 pub(crate) async fn close(cx: &mut Context, args: close::Args) -> close::Res {
     let id = cx.state_of(args.open_stateid)?;
-    let turn = match turn_of_open(cx, id, (OpCode::Close, args.seqid)).await {
-        Ok(turn) => turn,
+    let sequenced = match begin_by_open(cx, id, (OpCode::Close, args.seqid)).await {
+        Ok(sequenced) => sequenced,
         Err(result) => return result,
     };
-    let result = close_in_turn(cx, id);
-    match turn {
-        Some(mut turn) => {
-            turn.closes(id.key);
-            turn.done(cx, result)
+    let result = close_sequenced(cx, id);
+    match sequenced {
+        Some(mut sequenced) => {
+            sequenced.closes(id.key);
+            sequenced.done(cx, result)
         }
         None => result,
     }
 }
 
-fn close_in_turn(cx: &mut Context, id: state::StateId) -> close::Res {
+fn close_sequenced(cx: &mut Context, id: state::StateId) -> close::Res {
     let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
     cx.state().close(client, id, node).map_err(of_state)?;
     // There is no stateid to continue with (RFC 8881 section 18.2.4).

@@ -7,7 +7,9 @@
 //!    be stored without a change of attributes.
 
 use crate::handle::Node;
-use crate::state::{self, Ask, ClientId, DelegationKind, Grant, Share, Times, Wanted, WhyNot};
+use crate::state::{
+    self, ClientId, DelegationKind, DelegationRequest, Grant, Share, Times, Wanted, WhyNot,
+};
 use crate::v4::context::{Context, Target};
 use crate::v4::status::of_vfs;
 use weir_nfs::v4::Error;
@@ -19,7 +21,7 @@ use weir_vfs::{Access, Attr, Caller};
 
 /// The rights with which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rights {
+pub(super) enum OpenRights {
     /// The caller's.
     Callers,
     /// The caller's, and the owner's if the caller owns the file: its permission bits may have
@@ -33,19 +35,19 @@ pub(super) async fn open_file(
     target: &Target<'_>,
     attr: &Attr,
     access: Access,
-    rights: Rights,
+    rights: OpenRights,
 ) -> Result<File, Error> {
     let (fs, export, caller) = (target.fs(), target.export, &target.caller);
     let opened = match rights {
-        Rights::Callers => export.open_anew(caller, attr.id, access).await,
-        Rights::CallersAgain => export.open_for_io(caller, attr.id, access).await,
-        Rights::Makers => fs.open(&Caller::Own, attr.id, access).await,
+        OpenRights::Callers => export.open_anew(caller, attr.id, access).await,
+        OpenRights::CallersAgain => export.open_for_io(caller, attr.id, access).await,
+        OpenRights::Makers => fs.open(&Caller::Own, attr.id, access).await,
     };
     opened.map_err(of_vfs)
 }
 
 /// An open file.
-pub(super) struct Opened {
+pub(super) struct OpenedFile {
     pub(super) client: ClientId,
     pub(super) node: Node,
     pub(super) share: Share,
@@ -81,7 +83,7 @@ impl Wishes {
 /// The delegation to grant with an open, or the reason why there is none.
 pub(super) async fn delegate(
     cx: &Context,
-    opened: &Opened,
+    opened: &OpenedFile,
     claim: &open::Claim,
 ) -> open::Delegation {
     let wanted = match opened.wishes.want {
@@ -119,13 +121,17 @@ pub(super) fn stateid_of(delegation: &open::Delegation) -> Option<StateId> {
 }
 
 /// Grants a delegation if [`State::may_delegate`](crate::state::State::may_delegate) permits it.
-async fn give(cx: &Context, opened: &Opened, wanted: Wanted) -> Result<open::Delegation, WhyNot> {
-    let &Opened { client, node, share, wishes, .. } = opened;
-    let ask = Ask { client, node, share, wanted };
+async fn give(
+    cx: &Context,
+    opened: &OpenedFile,
+    wanted: Wanted,
+) -> Result<open::Delegation, WhyNot> {
+    let &OpenedFile { client, node, share, wishes, .. } = opened;
+    let request = DelegationRequest { client, node, share, wanted };
     let now = cx.now();
-    let kind = cx.state().may_delegate(ask, now)?;
+    let kind = cx.state().may_delegate(request, now)?;
     check_replaces_open(wishes, share, kind)?;
-    let grant = grant(cx, opened, ask, kind, Rights::Callers).await?;
+    let grant = grant(cx, opened, request, kind, OpenRights::Callers).await?;
     let times = grant.keeps_times;
     let id = cx.state().delegate(grant, kind, now)?;
     if !cx.services.serves(node) {
@@ -140,11 +146,11 @@ async fn give(cx: &Context, opened: &Opened, wanted: Wanted) -> Result<open::Del
 /// Grants a delegation that the client held before the server restarted.
 async fn give_again(
     cx: &Context,
-    opened: &Opened,
+    opened: &OpenedFile,
     kind: open::DelegationType,
 ) -> Result<open::Delegation, WhyNot> {
     use open::DelegationType as Type;
-    let &Opened { client, node, share, wishes, .. } = opened;
+    let &OpenedFile { client, node, share, wishes, .. } = opened;
     let kind = match kind {
         Type::Read => DelegationKind::Read,
         Type::ReadAttrs if cx.minor > 1 => DelegationKind::Read,
@@ -153,9 +159,9 @@ async fn give_again(
         _ => return Err(WhyNot::HasOne),
     };
     check_replaces_open(wishes, share, kind)?;
-    let ask = Ask { client, node, share, wanted: Wanted::NoPreference };
+    let request = DelegationRequest { client, node, share, wanted: Wanted::NoPreference };
     let now = cx.now();
-    let grant = grant(cx, opened, ask, kind, Rights::CallersAgain).await?;
+    let grant = grant(cx, opened, request, kind, OpenRights::CallersAgain).await?;
     let times = grant.keeps_times;
     let (id, recall) = cx.state().reclaim_delegation(grant, kind, now)?;
     Ok(delegation(id, (kind, times), recall))
@@ -170,10 +176,10 @@ fn check_replaces_open(wishes: Wishes, share: Share, kind: DelegationKind) -> Re
 /// Prepares a grant: opens the file for all the access that the delegation allows.
 async fn grant(
     cx: &Context,
-    opened: &Opened,
-    ask: Ask,
+    opened: &OpenedFile,
+    request: DelegationRequest,
     kind: DelegationKind,
-    rights: Rights,
+    rights: OpenRights,
 ) -> Result<Grant<File>, WhyNot> {
     let access = kind.access();
     let no = |_| WhyNot::Resource;
@@ -189,7 +195,7 @@ async fn grant(
     };
     let attr = file.getattr().await.map_err(|_| WhyNot::Resource)?;
     Ok(Grant {
-        ask,
+        request,
         file,
         change: attr.change,
         times: Times { atime: attr.atime, mtime: attr.mtime },

@@ -4,12 +4,12 @@
 //!    ignores a hole that begins before the offset and ends after the request.)
 //! 2. A hole that extends past the request is sent up to its end, but not past the end of a lock of
 //!    the reader that covers the offset (RFC 7862 section 15.10.3).
-//! 3. A reply never exceeds its room. A truncated reply does not set eof.
+//! 3. A reply never exceeds the bytes left for it. A truncated reply does not set eof.
 //! 4. Data and holes come from a single read of the cache, so a hole never replaces data that a
 //!    writer added in between.
 //! 5. Holes shorter than [`MIN_HOLE_BYTES`] are sent as zeros within data.
 
-use crate::operation::gather::{self, Gathered, Piece};
+use crate::operation::gather::{self, Gathered, GatheredPart};
 use crate::v4::context::Context;
 use crate::v4::status::of_vfs;
 use std::sync::Arc;
@@ -30,10 +30,11 @@ const MIN_HOLE_BYTES: u64 = 512;
 pub(crate) async fn read_plus(cx: &mut Context, args: read_plus_op::Args) -> read_plus_op::Res {
     let target = cx.current()?;
     let io = cx.io(&target, args.stateid, Access::READ).await?;
-    let room = cx.room.saturating_sub(OpCode::ReadPlus.reply_bound().fixed_bytes());
-    // Do not pin more pages than fit the reply if everything is data. Holes take less room, but a
+    let bytes_left =
+        cx.reply_bytes_left.saturating_sub(OpCode::ReadPlus.reply_bound().fixed_bytes());
+    // Do not pin more pages than fit the reply if everything is data. Holes take less, but a
     // client that gets less than it asked for asks again.
-    let count = room.min(args.count as usize);
+    let count = bytes_left.min(args.count as usize);
     let own_lock_end = io
         .lock_owner
         .as_ref()
@@ -42,37 +43,38 @@ pub(crate) async fn read_plus(cx: &mut Context, args: read_plus_op::Args) -> rea
         .await
         .map_err(of_vfs)?;
     let hole_end = own_lock_end.unwrap_or(u64::MAX);
-    let request = Request { offset: args.offset, count, room, hole_end };
+    let request = SegmentRequest { offset: args.offset, count, bytes_left, hole_end };
     Ok(choose_segments(segments, request))
 }
 
 /// The request, and the limits of its reply.
 #[derive(Clone, Copy, Debug)]
-struct Request {
+struct SegmentRequest {
     offset: u64,
     count: usize,
     /// Bytes for the encoded segments.
-    room: usize,
+    bytes_left: usize,
     /// The maximum end of a hole, or the end of the request if that is later.
     hole_end: u64,
 }
 
 /// Chooses the segments of a READ_PLUS reply.
-fn choose_segments(segments: Segments, request: Request) -> ReadPlus {
-    let Request { offset, count, room, hole_end } = request;
+fn choose_segments(segments: Segments, request: SegmentRequest) -> ReadPlus {
+    let SegmentRequest { offset, count, bytes_left, hole_end } = request;
     let request_end = offset.saturating_add(count as u64);
     let eof = segments.eof && segments.end(offset) <= request_end;
-    let mut reply = Reply { plus: ReadPlus::default(), at: offset, room, open_data: None };
+    let mut reply =
+        SegmentReply { plus: ReadPlus::default(), at: offset, bytes_left, open_data: None };
     for segment in segments.segments {
         let fits = match segment {
-            Segment::Data { pages, .. } => reply.data(Piece::Pages(pages)),
+            Segment::Data { pages, .. } => reply.data(GatheredPart::Pages(pages)),
             Segment::Hole { start, end } => {
                 let end = end.min(hole_end.max(request_end));
                 if end - start >= MIN_HOLE_BYTES {
                     reply.hole(end - start)
                 } else {
                     let len = end.min(request_end).saturating_sub(start);
-                    reply.data(Piece::Zeros(len as usize))
+                    reply.data(GatheredPart::Zeros(len as usize))
                 }
             }
         };
@@ -87,26 +89,27 @@ fn choose_segments(segments: Segments, request: Request) -> ReadPlus {
 }
 
 /// The segments chosen so far.
-struct Reply {
+struct SegmentReply {
     plus: ReadPlus,
     /// The offset of the next segment.
     at: u64,
-    room: usize,
+    bytes_left: usize,
     open_data: Option<(u64, Gathered)>,
 }
 
-impl Reply {
+impl SegmentReply {
     /// Appends data to the last data segment, or begins one. Returns whether all of it fits.
-    fn data(&mut self, mut piece: Piece) -> bool {
+    fn data(&mut self, mut piece: GatheredPart) -> bool {
         let len = piece.len();
         if len == 0 {
             return true;
         }
         let open = self.open_data.as_ref().map_or(0, |(_, data)| data.len());
         let header = if open == 0 { DATA_HEADER_BYTES } else { 0 };
-        // `room` does not include the padding of the open segment, which is charged when it is closed.
-        let Some(room) = self.room.checked_sub(header) else { return false };
-        let most = ((open + room) & !3).saturating_sub(open);
+        // `bytes_left` does not include the padding of the open segment, which is charged when it
+        // is closed.
+        let Some(bytes_left) = self.bytes_left.checked_sub(header) else { return false };
+        let most = ((open + bytes_left) & !3).saturating_sub(open);
         let taken = len.min(most);
         if taken == 0 {
             return false;
@@ -114,15 +117,15 @@ impl Reply {
         piece.truncate(taken);
         let (_, data) = self.open_data.get_or_insert_with(|| (self.at, Gathered::default()));
         data.push(piece);
-        self.room = room - taken;
+        self.bytes_left = bytes_left - taken;
         self.at += taken as u64;
         taken == len
     }
 
     fn hole(&mut self, len: u64) -> bool {
         self.close_data();
-        let Some(room) = self.room.checked_sub(HOLE_BYTES) else { return false };
-        self.room = room;
+        let Some(bytes_left) = self.bytes_left.checked_sub(HOLE_BYTES) else { return false };
+        self.bytes_left = bytes_left;
         let hole = HoleSegment { offset: self.at, length: len };
         self.plus.segments.0.push(PlusSegment::Hole(hole));
         self.at += len;
@@ -131,7 +134,7 @@ impl Reply {
 
     fn close_data(&mut self) {
         if let Some((offset, data)) = self.open_data.take() {
-            self.room -= padding(data.len());
+            self.bytes_left -= padding(data.len());
             let data = Data::Shared(Arc::new(data));
             self.plus.segments.0.push(PlusSegment::Data(DataSegment { offset, data }));
         }

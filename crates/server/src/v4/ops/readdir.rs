@@ -13,7 +13,7 @@ use crate::v4::status::of_vfs;
 use weir_nfs::v4::attr::{Attrs, FILEID, MOUNTED_ON_FILEID, RDATTR_ERROR, WRITE_ONLY};
 use weir_nfs::v4::op::readdir::{self, Entries, Entry, Listing};
 use weir_nfs::v4::{Bitmap, Error, OpCode};
-use weir_vfs::DirEntry;
+use weir_vfs::{DirEntry, ReaddirRequest};
 use weir_xdr::Encoder;
 
 /// Size of the verifier, the end of the list, and eof.
@@ -32,22 +32,38 @@ pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::R
     }
     let (dir, _) = current_dir(cx).await?;
     let row = OpCode::Readdir.reply_bound().fixed_bytes();
-    let room = (args.max_count as usize).min((cx.room + FRAME_BYTES).saturating_sub(row));
-    let room = room.checked_sub(FRAME_BYTES).ok_or(Error::TooSmall)?;
-    cx.reserve(row + room).await?;
+    let bytes_left =
+        (args.max_count as usize).min((cx.reply_bytes_left + FRAME_BYTES).saturating_sub(row));
+    let bytes_left = bytes_left.checked_sub(FRAME_BYTES).ok_or(Error::TooSmall)?;
+    cx.reserve(row + bytes_left).await?;
 
     let asked = args.attrs.difference(Bitmap::of(&[RDATTR_ERROR]));
     let beyond = asked.difference(Bitmap::of(&[FILEID, MOUNTED_ON_FILEID]));
     let besides = Besides::of_file_system(&dir, asked).await?;
     let may_search = beyond.is_empty() || dir.may_search().await?;
-    let looked_up =
-        Asked { asked, beyond, errors: args.attrs.contains(RDATTR_ERROR), besides, may_search };
-    let mut page = Page { room, entries: Vec::new(), scratch: Encoder::new() };
+    let looked_up = EntryRequest {
+        asked,
+        beyond,
+        errors: args.attrs.contains(RDATTR_ERROR),
+        besides,
+        may_search,
+    };
+    let mut page = Page { bytes_left, entries: Vec::new(), scratch: Encoder::new() };
     let (mut cookie, mut eof) = (args.cookie, false);
     'filling: while !eof {
-        let most = (page.room / ENTRY_BYTES).clamp(8, MAX_ENTRIES);
+        let most = (page.bytes_left / ENTRY_BYTES).clamp(8, MAX_ENTRIES);
         let (fs, caller, id) = (dir.fs(), &dir.caller, dir.node.id);
-        let read = fs.readdir(caller, id, cookie, most, may_search && !beyond.is_empty()).await;
+        let read = fs
+            .readdir(
+                caller,
+                ReaddirRequest {
+                    dir: id,
+                    cookie,
+                    max_entries: most,
+                    with_attr: may_search && !beyond.is_empty(),
+                },
+            )
+            .await;
         let read = read.map_err(of_vfs)?;
         eof = read.eof || read.entries.is_empty();
         for found in read.entries {
@@ -66,8 +82,8 @@ pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::R
     Ok(Listing { verifier: [0; 8], entries: Entries(page.entries), eof })
 }
 
-/// What to return for each entry.
-struct Asked {
+/// What to return for each entry, and what that needs.
+struct EntryRequest {
     asked: Bitmap,
     /// Those of `asked` that the directory itself does not hold.
     beyond: Bitmap,
@@ -83,7 +99,7 @@ async fn entry(
     cx: &Context,
     dir: &Target<'_>,
     found: &DirEntry,
-    Asked { asked, beyond, errors, besides, may_search }: &Asked,
+    EntryRequest { asked, beyond, errors, besides, may_search }: &EntryRequest,
 ) -> Result<Option<Entry>, Error> {
     let (cookie, name) = (found.cookie, found.name[..].into());
     if !may_search {
@@ -135,7 +151,7 @@ async fn mounted(cx: &Context, root: Node, asked: Bitmap) -> Option<Attrs> {
 }
 
 struct Page {
-    room: usize,
+    bytes_left: usize,
     entries: Vec<Entry>,
     scratch: Encoder,
 }
@@ -147,10 +163,10 @@ impl Page {
         self.scratch.put(&entry);
         let len = self.scratch.mark() - mark;
         self.scratch.truncate(mark);
-        if len > self.room {
+        if len > self.bytes_left {
             return false;
         }
-        self.room -= len;
+        self.bytes_left -= len;
         self.entries.push(entry);
         true
     }

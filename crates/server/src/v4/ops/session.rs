@@ -4,8 +4,9 @@
 
 use crate::callback;
 use crate::state::{
-    Channel, Client, ClientId, Owner, Request, Sequenced, SessionId, State, StateError, Why,
+    Channel, Client, ClientId, Owner, SequenceArgs, Sequenced, SessionId, State, StateError, Why,
 };
+use crate::v4::compound;
 use crate::v4::context::{Context, InSession};
 use crate::v4::nfs4::Nfs4;
 use crate::v4::status::of_state;
@@ -41,7 +42,7 @@ pub(crate) async fn exchange_id(cx: &mut Context, args: exchange_id::Args) -> ex
     let found = {
         let mut state = cx.state();
         let found = state.exchange_id(owner, verifier, principal, update, now).map_err(of_state)?;
-        state.take_place(found.id, cx.peer.address()).map_err(of_state)?;
+        state.charge_address(found.id, cx.peer.address()).map_err(of_state)?;
         found
     };
     let confirmed = if found.confirmed { Flags::CONFIRMED_R } else { Flags::empty() };
@@ -105,7 +106,7 @@ pub(crate) async fn create_session(
             StateError::NotSamePrincipal => Error::ClIdInUse,
             error => of_state(error),
         })?;
-        let session = state.sessions.create(id, fore, back, cx.minor).map_err(of_state)?;
+        let session = state.create_session(id, fore, back, cx.minor).map_err(of_state)?;
         (session.callback_program, session.callback_cred) = (args.cb_program, cred);
         let flags = if calls_back {
             create_session::Flags::CONN_BACK_CHAN
@@ -137,8 +138,8 @@ fn executed(client: &mut Client, result: &create_session::Res) {
     client.last_create = Some(e.finish().to_bytes());
 }
 
-/// Whether a backchannel has room for callbacks: CB_SEQUENCE with one more operation, and their
-/// results.
+/// Whether a backchannel is large enough for callbacks: CB_SEQUENCE with one more operation, and
+/// their results.
 fn is_useful(back: Channel) -> bool {
     const LEAST_BYTES: u32 = 512;
     back.max_operations >= 2 && back.max_request.min(back.max_response) >= LEAST_BYTES
@@ -192,14 +193,16 @@ pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence
         return Err(Error::BadHighSlot);
     }
     // The tag alone may make every reply too long, or too long to cache.
-    let least = cx.used_bytes + OpCode::Sequence.reply_bound().fixed_bytes();
+    // There must also be room for the next operation to fail.
+    let failure = if cx.operations > 1 { compound::FAILURE_BYTES } else { 0 };
+    let least = cx.used_bytes + OpCode::Sequence.reply_bound().fixed_bytes() + failure;
     if least > fore.max_response as usize {
         return Err(Error::RepTooBig);
     }
     if args.cache_this && least > fore.max_cached as usize {
         return Err(Error::RepTooBigToCache);
     }
-    let request = Request {
+    let request = SequenceArgs {
         slot: args.slot,
         sequence: args.sequence_id,
         highest_slot: args.highest_slot,
@@ -212,7 +215,7 @@ pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence
             return Err(Error::SeqFalseRetry);
         }
         Sequenced::Execute { client, fore, target_slots } => {
-            state.clients.renew(client, now);
+            state.clients.begin_call(client, now);
             let keep = args.cache_this;
             cx.session = Some(InSession {
                 id,

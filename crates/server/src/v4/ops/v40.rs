@@ -5,7 +5,7 @@
 use crate::callback::service_of;
 use crate::state::{self, ClientId, LockOwner, Owner, StateError, StateKey};
 use crate::v4::context::Context;
-use crate::v4::owner_seqid::{Kind, Last, Standing, Turn};
+use crate::v4::owner_seqid::{LastRequest, OwnerKind, SeqidCheck, Standing};
 use crate::v4::status::of_state;
 use tokio::sync::OwnedMutexGuard;
 use weir_nfs::v4::Detailed;
@@ -22,7 +22,8 @@ pub(crate) async fn setclientid(cx: &mut Context, args: setclientid::Args) -> se
     let introduced = {
         let mut state = cx.state();
         let introduced = state.introduce(owner, verifier, principal, service, now);
-        introduced.and_then(|found| state.take_place(found.0, cx.peer.address()).map(|()| found))
+        introduced
+            .and_then(|found| state.charge_address(found.0, cx.peer.address()).map(|()| found))
     };
     match introduced {
         Ok((id, confirm)) => Ok(setclientid::Introduced { client_id: id.0, confirm }),
@@ -78,18 +79,18 @@ pub(crate) async fn open_confirm(cx: &mut Context, args: open_confirm::Args) -> 
     let id = cx.state_of(args.open_stateid)?;
     let owner = cx.state().owner_of_open(id.key, &cx.principal).map_err(of_state)?;
     let request = (OpCode::OpenConfirm, args.seqid);
-    let mut turn = match take_turn(cx, owner, Kind::Open, request).await {
-        Ok(turn) => turn,
+    let mut sequenced = match begin_sequenced(cx, owner, OwnerKind::Open, request).await {
+        Ok(sequenced) => sequenced,
         Err(result) => return result,
     };
-    let result = confirm_in_turn(cx, id);
+    let result = confirm_sequenced(cx, id);
     if result.is_ok() {
-        turn.set_standing(Standing::Confirmed);
+        sequenced.set_standing(Standing::Confirmed);
     }
-    turn.done(cx, result)
+    sequenced.done(cx, result)
 }
 
-fn confirm_in_turn(cx: &mut Context, id: state::StateId) -> open_confirm::Res {
+fn confirm_sequenced(cx: &mut Context, id: state::StateId) -> open_confirm::Res {
     let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
     let id = cx.state().confirm_open(client, id, node).map_err(of_state)?;
     Ok(cx.set_stateid(id))
@@ -106,10 +107,10 @@ pub(crate) async fn release_lockowner(
 }
 
 /// A request of an owner in progress; other requests of the owner wait for it.
-pub(crate) struct InTurn {
-    last: OwnedMutexGuard<Last>,
+pub(crate) struct SequencedRequest {
+    last: OwnedMutexGuard<LastRequest>,
     owner: LockOwner,
-    kind: Kind,
+    kind: OwnerKind,
     request: (OpCode, u32),
     closed: Option<StateKey>,
 }
@@ -119,52 +120,53 @@ pub(crate) struct InTurn {
 /// # Errors
 /// The result to return without executing the request: the cached one of a retransmission, or an
 /// error.
-pub(crate) async fn take_turn<T, E>(
+pub(crate) async fn begin_sequenced<T, E>(
     cx: &mut Context,
     owner: LockOwner,
-    kind: Kind,
+    kind: OwnerKind,
     request: (OpCode, u32),
-) -> Result<InTurn, Result<T, E>>
+) -> Result<SequencedRequest, Result<T, E>>
 where
     Result<T, E>: Decode,
     E: Failure,
 {
-    take(cx, owner, kind, request, Last::turn).await
+    begin(cx, owner, kind, request, LastRequest::check_seqid).await
 }
 
-/// Like [`take_turn`], for an OPEN.
+/// Like [`begin_sequenced`], for an OPEN.
 ///
 /// # Errors
-/// Those of [`take_turn`].
-pub(crate) async fn take_turn_to_open<T, E>(
+/// Those of [`begin_sequenced`].
+pub(crate) async fn begin_sequenced_open<T, E>(
     cx: &mut Context,
     owner: LockOwner,
     seqid: u32,
-) -> Result<InTurn, Result<T, E>>
+) -> Result<SequencedRequest, Result<T, E>>
 where
     Result<T, E>: Decode,
     E: Failure,
 {
-    take(cx, owner, Kind::Open, (OpCode::Open, seqid), Last::turn_to_open).await
+    begin(cx, owner, OwnerKind::Open, (OpCode::Open, seqid), LastRequest::check_open_seqid).await
 }
 
-async fn take<T, E>(
+async fn begin<T, E>(
     cx: &mut Context,
     owner: LockOwner,
-    kind: Kind,
+    kind: OwnerKind,
     request: (OpCode, u32),
-    turn: fn(&Last, OpCode, u32) -> Turn,
-) -> Result<InTurn, Result<T, E>>
+    check: fn(&LastRequest, OpCode, u32) -> SeqidCheck,
+) -> Result<SequencedRequest, Result<T, E>>
 where
     Result<T, E>: Decode,
     E: Failure,
 {
-    let cell = cx.nfs.owners.cell(owner.clone(), kind, cx.now());
+    let address = cx.state().account(owner.client).address;
+    let cell = cx.nfs.owners.cell(owner.clone(), kind, address, cx.now());
     let last = cell.ok_or(Err(Error::Resource.into()))?.lock_owned().await;
-    match turn(&last, request.0, request.1) {
-        Turn::Execute => Ok(InTurn { last, owner, kind, request, closed: None }),
-        Turn::Misordered => Err(Err(Error::BadSeqId.into())),
-        Turn::Replay(result, current) => {
+    match check(&last, request.0, request.1) {
+        SeqidCheck::Execute => Ok(SequencedRequest { last, owner, kind, request, closed: None }),
+        SeqidCheck::Misordered => Err(Err(Error::BadSeqId.into())),
+        SeqidCheck::Replay(result, current) => {
             cx.current = current;
             let again = Decoder::new(result).get();
             Err(again.unwrap_or_else(|_| Err(Error::ServerFault.into())))
@@ -172,7 +174,7 @@ where
     }
 }
 
-impl InTurn {
+impl SequencedRequest {
     pub(crate) fn standing(&self) -> Standing {
         self.last.standing()
     }
@@ -193,7 +195,7 @@ impl InTurn {
         Result<T, E>: Encode,
         E: Failure,
     {
-        if result.as_ref().err().is_none_or(|failure| uses_up_the_turn(failure.error())) {
+        if result.as_ref().err().is_none_or(|failure| uses_up_the_seqid(failure.error())) {
             let (mut e, succeeded) = (Encoder::new(), result.is_ok());
             e.put(&result);
             let result = e.finish().to_bytes();
@@ -213,7 +215,7 @@ impl InTurn {
 }
 
 /// Whether a request that fails with this error uses up its seqid (RFC 7530 section 9.1.7).
-fn uses_up_the_turn(error: Error) -> bool {
+fn uses_up_the_seqid(error: Error) -> bool {
     !matches!(
         error,
         Error::StaleClientId

@@ -41,9 +41,9 @@ async fn changed(cx: &Context, target: &Target<'_>, before: u64) -> Result<Chang
 pub(crate) async fn getxattr(cx: &mut Context, name: getxattr::Args) -> getxattr::Res {
     let target = cx.current()?;
     let name = full_name(&name)?;
-    let value = target.fs().get_xattr(&target.caller, target.node.id, &name).await;
+    let value = target.fs().get_xattr(&target.caller, target.node.id.xattr(&name)).await;
     let value = value.map_err(of_xattr)?;
-    if OpCode::Getxattr.reply_bound().fixed_bytes() + value.len() > cx.room {
+    if OpCode::Getxattr.reply_bound().fixed_bytes() + value.len() > cx.reply_bytes_left {
         return Err(Error::TooSmall);
     }
     Ok(value[..].into())
@@ -61,7 +61,7 @@ pub(crate) async fn setxattr(cx: &mut Context, args: setxattr::Args) -> setxattr
     let _claim = cx.claim(target.node, Touch::Change).await?;
     let before = target.attr().await?.change;
     let (fs, caller, id) = (target.fs(), &target.caller, target.node.id);
-    fs.set_xattr(caller, id, &name, &args.value, mode).await.map_err(of_xattr)?;
+    fs.set_xattr(caller, id.xattr(&name), &args.value, mode).await.map_err(of_xattr)?;
     changed(cx, &target, before).await
 }
 
@@ -72,7 +72,7 @@ pub(crate) async fn removexattr(cx: &mut Context, name: removexattr::Args) -> re
     let _claim = cx.claim(target.node, Touch::Change).await?;
     let before = target.attr().await?.change;
     let (fs, caller, id) = (target.fs(), &target.caller, target.node.id);
-    fs.remove_xattr(caller, id, &name).await.map_err(of_xattr)?;
+    fs.remove_xattr(caller, id.xattr(&name)).await.map_err(of_xattr)?;
     changed(cx, &target, before).await
 }
 
@@ -91,12 +91,12 @@ pub(crate) async fn listxattrs(cx: &mut Context, args: listxattrs::Args) -> list
     let rest = &names[begin.ok_or(Error::BadCookie)?..];
 
     let row = OpCode::Listxattrs.reply_bound().fixed_bytes();
-    let mut room = (args.max_bytes as usize).min(cx.room.saturating_sub(row));
+    let mut bytes_left = (args.max_bytes as usize).min(cx.reply_bytes_left.saturating_sub(row));
     let mut page = Vec::new();
     for name in rest {
         let bytes = 4 + name.len() + padding(name.len());
-        let Some(left) = room.checked_sub(bytes) else { break };
-        room = left;
+        let Some(left) = bytes_left.checked_sub(bytes) else { break };
+        bytes_left = left;
         page.push(name[..].into());
     }
     if page.is_empty() && !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! Who may do what: no stateid, name or handle is a right by itself.
+//! Access control: a stateid, client name or handle grants no right by itself.
 
 use super::locks::lock_op;
 use super::*;
@@ -10,6 +10,7 @@ use weir_nfs::v4::attr;
 use weir_nfs::v4::op::{close, commit, create, open_downgrade, read, readdir, setattr, write};
 use weir_nfs::v4::types::{FileType, LockType, StableHow};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
+use weir_vfs::CreateMode;
 
 const OWNER: u32 = 1000;
 const OTHER: u32 = 1001;
@@ -19,7 +20,7 @@ fn cred(uid: u32) -> OpaqueAuth {
     OpaqueAuth::from(&sys)
 }
 
-/// A client with a session, all of whose requests are a user's.
+/// A client whose session sends every request as one user.
 async fn client_as(f: &Fixture, name: &'static str, uid: u32) -> Client {
     let mut c = f.connect(name, 2).await;
     c.cred = cred(uid);
@@ -28,7 +29,7 @@ async fn client_as(f: &Fixture, name: &'static str, uid: u32) -> Client {
     c
 }
 
-/// A server whose root everybody may write to.
+/// A server with a root directory that every user may write to.
 async fn open_to_all() -> Fixture {
     of_open_to_all(MemoryFs::new(), |_| {}).await
 }
@@ -40,7 +41,7 @@ async fn of_open_to_all(store: Arc<dyn FileSystem>, adjust: fn(&mut ServerConfig
     f
 }
 
-/// What a user opens a file in the root with, by a process of `client_id` (0: the session's).
+/// The arguments with which a user opens a file in the root. `client_id` is 0 in a session.
 fn open_as(client_id: u64, seqid: u32, access: open::ShareAccess, how: open::How) -> Op {
     Op::Open(open::Args {
         seqid,
@@ -83,7 +84,7 @@ async fn on(c: &mut Client, file: &FileHandle, op: Op) -> Status {
     if c.minor == 0 { c.raw(ops).await.status } else { c.run(ops).await.status }
 }
 
-/// Opens a file that is made with a mode; its handle and stateid.
+/// Creates and opens a file with a mode. Returns its handle and stateid.
 async fn made(c: &mut Client, mode: u32) -> (FileHandle, StateId) {
     let open = open_as(0, 0, open::ShareAccess::BOTH, made_with(mode));
     opened(c.ok(vec![Op::Putrootfh(()), open, Op::Getfh(())]).await)
@@ -97,7 +98,7 @@ fn opened(results: Vec<OpRes>) -> (FileHandle, StateId) {
 }
 
 #[tokio::test]
-async fn a_stolen_stateid_gives_nobody_a_right() {
+async fn a_stolen_stateid_grants_no_right() {
     let f = open_to_all().await;
     let mut c = f.connect("old", 0).await;
     c.cred = cred(OWNER);
@@ -134,7 +135,7 @@ async fn a_stolen_stateid_gives_nobody_a_right() {
         let name = format!("{op:?}");
         assert_eq!(on(&mut thief, &file, op).await, Err(Error::Access), "{name}");
     }
-    // Nor does what a thief tries cost the owner its turn.
+    // The thief's attempts consume none of the owner's seqids.
     assert_eq!(on(&mut c, &file, lock(2)).await, Ok(()));
     for op in [read_op(stateid), write_op(stateid), set_size(stateid), downgrade(3)] {
         let name = format!("{op:?}");
@@ -143,11 +144,16 @@ async fn a_stolen_stateid_gives_nobody_a_right() {
 }
 
 #[tokio::test]
-async fn an_open_that_may_not_truncate_takes_no_set_user_id() {
+async fn an_open_without_the_right_to_truncate_keeps_set_user_id() {
     let f = open_to_all().await;
     let (own, root) = (weir_vfs::Caller::Own, f.fs.root());
     let set = |mode, size| weir_vfs::SetAttr { mode: Some(mode), size, ..Default::default() };
-    let id = f.fs.create(&own, root, b"file", &set(0o4755, None), true).await.unwrap().attr.id;
+    let id =
+        f.fs.create(&own, root.entry(b"file").with(&set(0o4755, None)), CreateMode::MustBeNew)
+            .await
+            .unwrap()
+            .attr
+            .id;
     let mut c = client_as(&f, "c", OTHER).await;
     let attrs = Attrs { size: Some(0), ..Attrs::default() };
     let how = open::How::Create(open::CreateHow::Unchecked(attrs.into()));
@@ -162,7 +168,7 @@ async fn an_open_that_may_not_truncate_takes_no_set_user_id() {
         assert_eq!(c.fails(open.clone()).await, Error::Access);
         let attr = f.fs.getattr(id).await.unwrap();
         assert_eq!((attr.mode, attr.size), (0o4755, 10));
-        // Who may write the file truncates it, and the bits go.
+        // A user who may write the file truncates it, which clears the bits.
         f.fs.setattr(&own, id, &set(0o4757, None)).await.unwrap();
         c.ok(open).await;
         let attr = f.fs.getattr(id).await.unwrap();
@@ -171,10 +177,10 @@ async fn an_open_that_may_not_truncate_takes_no_set_user_id() {
 }
 
 #[tokio::test]
-async fn a_close_that_is_sent_again_is_answered_to_who_sent_it() {
+async fn a_retransmitted_close_is_answered_only_to_its_sender() {
     let f = open_to_all().await;
     let mut c = f.connect("old", 0).await;
-    // As Linux does it: the machine introduces itself, and its users open and close.
+    // As Linux does: the machine confirms the client, and its users open and close.
     let client_id = v40::introduce_at(&mut c, None).await;
     c.cred = cred(OWNER);
     let open = open_as(client_id, 1, open::ShareAccess::BOTH, made_with(0o600));
@@ -187,14 +193,14 @@ async fn a_close_that_is_sent_again_is_answered_to_who_sent_it() {
 }
 
 #[tokio::test]
-async fn a_file_without_a_name_is_its_openers_and_its_owners() {
+async fn an_unlinked_file_is_accessible_to_its_opener_and_its_owner() {
     let f = open_to_all().await;
     let mut c = f.connect("old", 0).await;
     c.cred = cred(OWNER);
     let client_id = v40::introduce_at(&mut c, None).await;
     let open = open_as(client_id, 1, open::ShareAccess::BOTH, made_with(0o666));
     let (file, stateid) = opened(c.raw(vec![Op::Putrootfh(()), open, Op::Getfh(())]).await.results);
-    f.fs.unlink(&weir_vfs::Caller::Own, f.fs.root(), b"file").await.unwrap();
+    f.fs.unlink(&weir_vfs::Caller::Own, f.fs.root().entry(b"file")).await.unwrap();
     for op in [write_op(stateid), read_op(stateid), set_size(stateid)] {
         let name = format!("{op:?}");
         assert_eq!(on(&mut c, &file, op).await, Ok(()), "{name}");
@@ -208,7 +214,7 @@ async fn a_file_without_a_name_is_its_openers_and_its_owners() {
 }
 
 #[tokio::test]
-async fn what_a_client_has_is_used_in_its_sessions_alone() {
+async fn state_of_a_client_is_usable_only_in_its_own_sessions() {
     let f = open_to_all().await;
     let mut a = client_as(&f, "a", OWNER).await;
     let (file, stateid) = made(&mut a, 0o666).await;
@@ -224,7 +230,7 @@ async fn what_a_client_has_is_used_in_its_sessions_alone() {
         let lock = lock_op(stateid, LockType::Write, false);
         for op in [read_op(stateid), write_op(stateid), set_size(stateid), close, lock] {
             let name = format!("{op:?}, version 4.{}", c.minor);
-            // A lock's owner names its client, which is none here.
+            // The lock owner names a client ID that does not exist.
             let names_none = c.minor == 0 && matches!(op, Op::Lock(_));
             let error = if names_none { Error::StaleClientId } else { Error::BadStateId };
             assert_eq!(on(c, &file, op).await, Err(error), "{name}");
@@ -234,7 +240,7 @@ async fn what_a_client_has_is_used_in_its_sessions_alone() {
     for ops in [vec![Op::Renew(id)], vec![Op::Putrootfh(()), open]] {
         assert_eq!(old.raw(ops).await.status, Err(Error::StaleClientId));
     }
-    // The other way round: a client without sessions gets none.
+    // Conversely, a client without sessions is refused.
     let mut plain = f.connect("plain", 0).await;
     let plain = v40::introduce_at(&mut plain, None).await;
     let mut c = f.connect("c", 2).await;
@@ -244,7 +250,7 @@ async fn what_a_client_has_is_used_in_its_sessions_alone() {
 }
 
 #[tokio::test]
-async fn rights_are_looked_at_again_at_each_read_and_write() {
+async fn each_read_and_write_checks_the_rights_again() {
     let f = open_to_all().await;
     let mut a = client_as(&f, "a", OWNER).await;
     let (file, stateid) = made(&mut a, 0o666).await;
@@ -265,10 +271,10 @@ async fn rights_are_looked_at_again_at_each_read_and_write() {
     ] {
         assert_eq!(on(&mut a, &file, set_mode(mode)).await, Ok(()));
         tries(&mut b, of_b, expected).await;
-        // The owner opened it before it took its own right away.
+        // The owner opened the file before it removed its own right.
         tries(&mut a, stateid, [Ok(()); 2]).await;
     }
-    // Another user of the same client has what it may have itself, not what the opener has.
+    // Another user of the same client has its own rights, not those of the opener.
     assert_eq!(on(&mut a, &file, set_mode(0o600)).await, Ok(()));
     a.cred = cred(OTHER);
     tries(&mut a, stateid, [Err(Error::Access); 2]).await;
@@ -276,11 +282,11 @@ async fn rights_are_looked_at_again_at_each_read_and_write() {
     tries(&mut a, stateid, [Ok(()); 2]).await;
 }
 
-/// Whose time stands still.
+/// The clock of this server does not advance.
 static CLOCK: LazyLock<Arc<ManualClock>> = LazyLock::new(Arc::default);
 
 #[tokio::test]
-async fn a_read_again_asks_the_store_for_no_right() {
+async fn a_repeated_read_asks_the_store_for_no_rights() {
     let store = Fault::over(MemoryFs::new(), 1);
     let f = of_open_to_all(store.clone(), |config| config.clock = CLOCK.clone()).await;
     let mut a = client_as(&f, "a", OWNER).await;
@@ -318,15 +324,15 @@ fn exchange(name: &'static str) -> Op {
 }
 
 #[tokio::test]
-async fn a_reclaim_gives_no_more_rights_than_the_callers() {
+async fn a_reclaim_grants_only_the_rights_of_its_caller() {
     let mut f = open_to_all().await;
-    // As Linux's client does: it speaks for itself as the superuser, and for users as them.
+    // As Linux's client does: its own calls are the superuser's, and other calls their user's.
     let mut a = client_as(&f, "a", 0).await;
     a.cred = cred(OWNER);
     let (file, _) = made(&mut a, 0o600).await;
     f.restart().await;
 
-    // Who knows the client's name does not get it, in either way of saying it.
+    // Another principal cannot take the client's name.
     let mut thief = f.connect("a", 2).await;
     thief.cred = cred(OTHER);
     assert_eq!(thief.raw(vec![exchange("a")]).await.status, Err(Error::ClIdInUse));
@@ -341,7 +347,7 @@ async fn a_reclaim_gives_no_more_rights_than_the_callers() {
 }
 
 #[tokio::test]
-async fn a_name_of_minor_version_0_is_kept_for_its_principal_after_a_restart() {
+async fn a_v40_client_name_stays_with_its_principal_after_a_restart() {
     let mut f = open_to_all().await;
     let mut c = f.connect("old", 0).await;
     c.cred = cred(OWNER);
@@ -384,15 +390,15 @@ fn session_of(exchanged: &exchange_id::Exchanged) -> Op {
 }
 
 #[tokio::test]
-async fn a_client_is_confirmed_by_its_principal_and_over_nobody_elses_state() {
+async fn only_its_principal_confirms_a_client_and_replaces_its_state() {
     let f = open_to_all().await;
     let mut a = client_as(&f, "a", OWNER).await;
-    // While the client has no state, another principal may introduce one of its name, ...
+    // While the client has no state, another principal may use its name, ...
     let mut b = f.connect("a", 2).await;
     b.cred = cred(OTHER);
     let results = b.raw(vec![exchange("a")]).await.results;
     let Some(OpRes::ExchangeId(Ok(exchanged))) = results.last() else { panic!("{results:?}") };
-    // ... which takes its place only if there still is none.
+    // ... and replaces the client only if it still has no state.
     let (file, stateid) = made(&mut a, 0o600).await;
     let create = session_of(exchanged);
     assert_eq!(b.raw(vec![create.clone()]).await.status, Err(Error::ClIdInUse));
@@ -400,7 +406,7 @@ async fn a_client_is_confirmed_by_its_principal_and_over_nobody_elses_state() {
     let close = Op::Close(close::Args { seqid: 0, open_stateid: stateid });
     assert_eq!(on(&mut a, &file, close).await, Ok(()));
 
-    // Another principal does not confirm it, nor is told the session that it got.
+    // Another principal can neither create the client's session nor get the reply about it.
     let mut c = f.connect("c", 2).await;
     c.cred = cred(OWNER);
     assert_eq!(c.raw(vec![create.clone()]).await.status, Err(Error::ClIdInUse));
@@ -410,7 +416,7 @@ async fn a_client_is_confirmed_by_its_principal_and_over_nobody_elses_state() {
 }
 
 #[tokio::test]
-async fn setclientid_withdraws_a_callback_address() {
+async fn setclientid_can_remove_the_callback_address() {
     let f = open_to_all().await;
     let mut c = f.connect("old", 0).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -429,7 +435,7 @@ fn exclusive(verifier: [u8; 8], access: open::ShareAccess) -> Op {
 }
 
 #[tokio::test]
-async fn times_that_a_user_sets_are_no_verifier() {
+async fn times_set_by_a_user_do_not_pass_as_a_create_verifier() {
     use weir_nfs::v4::types::{NfsTime, SetTime};
     let f = open_to_all().await;
     let mut a = client_as(&f, "a", OWNER).await;
@@ -438,7 +444,7 @@ async fn times_that_a_user_sets_are_no_verifier() {
     let access = open::ShareAccess::BOTH;
     let create = |verifier| vec![Op::Putrootfh(()), exclusive(verifier, access), Op::Getfh(())];
 
-    // A file of another user, with times that once were those of a verifier.
+    // A file of another user, with times that match a verifier.
     let (file, stateid) = made(&mut a, 0o666).await;
     let at = |seconds| Some(SetTime::ToClientTime(NfsTime { seconds, nseconds: 0 }));
     let times = |a, m| Attrs { time_access_set: at(a), time_modify_set: at(m), ..Attrs::default() };
@@ -447,7 +453,7 @@ async fn times_that_a_user_sets_are_no_verifier() {
     assert_eq!(a.fails(create(verifier)).await, Error::Exist);
     a.ok(vec![Op::Putrootfh(()), Op::Remove("file".into())]).await;
 
-    // Of who made it, with its verifier, it is known again, and no other is.
+    // The server recognises the file only for its creator, with the creator's verifier.
     let (made, _) = opened(a.ok(create(verifier)).await);
     assert_eq!(b.fails(create(verifier)).await, Error::Exist);
     assert_eq!(opened(a.ok(create(verifier)).await).0, made);
@@ -455,18 +461,18 @@ async fn times_that_a_user_sets_are_no_verifier() {
     let OpRes::Getattr(Ok(kept)) = a.on(&made, Op::Getattr(asked)).await else { panic!() };
     let (kept_access, kept_modify) = (kept.time_access.unwrap(), kept.time_modify.unwrap());
 
-    // The times of one file make no other one look like that: not with another name, ...
+    // The same times on another file are not recognised: not with another name, ...
     a.ok(vec![Op::Putrootfh(()), Op::Savefh(()), Op::Rename(rename("file", "elsewhere"))]).await;
     let other = open_as(0, 0, access, made_with(0o666));
     let (other, of_other) = opened(b.ok(vec![Op::Putrootfh(()), other, Op::Getfh(())]).await);
     let copied = times(kept_access.seconds, kept_modify.seconds);
     assert_eq!(on(&mut b, &other, set(of_other, copied)).await, Ok(()));
-    // ... nor another owner, ...
+    // ... not with another owner, ...
     assert_eq!(a.fails(create(verifier)).await, Error::Exist);
     b.ok(vec![Op::Putrootfh(()), Op::Remove("file".into())]).await;
     a.ok(vec![Op::Putrootfh(()), Op::Savefh(()), Op::Rename(rename("elsewhere", "file"))]).await;
     let (_, stateid) = opened(a.ok(create(verifier)).await);
-    // ... nor one that holds something.
+    // ... and not on a file with data.
     assert_eq!(on(&mut a, &made, write_op(stateid)).await, Ok(()));
     let again = times(kept_access.seconds, kept_modify.seconds);
     assert_eq!(on(&mut a, &made, set(stateid, again)).await, Ok(()));
@@ -478,7 +484,7 @@ fn rename(from: &'static str, to: &'static str) -> weir_nfs::v4::op::rename::Arg
 }
 
 #[tokio::test]
-async fn a_file_made_exclusively_is_its_owners_until_it_is_said_what_it_is_to_be() {
+async fn an_exclusively_created_file_is_private_until_its_attributes_are_set() {
     let f = open_to_all().await;
     let mut c = f.connect("old", 0).await;
     c.cred = cred(OWNER);
@@ -495,7 +501,7 @@ async fn a_file_made_exclusively_is_its_owners_until_it_is_said_what_it_is_to_be
 }
 
 #[tokio::test]
-async fn what_lies_in_a_directory_is_told_to_who_may_search_it() {
+async fn readdir_and_lookupp_require_search_permission() {
     let f = open_to_all().await;
     let mut a = client_as(&f, "a", OWNER).await;
     let attrs = Attrs { mode: Some(0o744), ..Attrs::default() };
@@ -536,7 +542,7 @@ async fn what_lies_in_a_directory_is_told_to_who_may_search_it() {
 }
 
 #[tokio::test]
-async fn nobody_is_told_the_number_of_another_client() {
+async fn no_reply_reveals_the_client_id_of_another_client() {
     let f = open_to_all().await;
     let (mut a, mut b) = (client_as(&f, "a", OWNER).await, client_as(&f, "b", OWNER).await);
     let (file, stateid) = made(&mut a, 0o666).await;

@@ -1,12 +1,12 @@
-//! Peers that take what they can of the server's limits.
+//! Peers that use as much as they can of the server's limits.
 
 use super::*;
 use std::time::Duration;
 use weir_nfs::v4::Bitmap;
 use weir_nfs::v4::op::{create, readdir, setclientid};
-use weir_vfs::{Caller, SetAttr};
+use weir_vfs::{Caller, CreateMode, SetAttr};
 
-/// A READDIR of all that fits a megabyte, with long replies.
+/// A READDIR whose reply may have a megabyte.
 fn long_readdir() -> Op {
     use weir_nfs::v4::attr::{FILEHANDLE, FILEID, OWNER, OWNER_GROUP, SIZE};
     Op::Readdir(readdir::Args {
@@ -19,13 +19,15 @@ fn long_readdir() -> Op {
 }
 
 #[tokio::test]
-async fn listings_that_are_not_read_take_a_bounded_amount_of_memory() {
+async fn unread_listings_use_bounded_memory() {
     const REPLY_BYTES: usize = 3 << 20;
     let f = Fixture::with(|config| config.transport.reply_bytes = REPLY_BYTES).await;
     for i in 0..4000 {
         let name = format!("{i:0200}");
         let (own, set) = (Caller::Own, SetAttr::default());
-        f.fs.create(&own, f.fs.root(), name.as_bytes(), &set, true).await.unwrap();
+        f.fs.create(&own, f.fs.root().entry(name.as_bytes()).with(&set), CreateMode::MustBeNew)
+            .await
+            .unwrap();
     }
     let mut slow = f.connect("slow", 0).await;
     for _ in 0..64 {
@@ -44,7 +46,7 @@ async fn listings_that_are_not_read_take_a_bounded_amount_of_memory() {
 }
 
 #[tokio::test]
-async fn results_of_any_operation_stay_within_what_the_session_keeps() {
+async fn kept_results_stay_within_the_session_limit_for_every_operation() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     let text: &'static str = "x".repeat(3000).leak();
@@ -66,7 +68,7 @@ async fn results_of_any_operation_stay_within_what_the_session_keeps() {
     }
 }
 
-/// The status of a compound with this tag, and how many results there are.
+/// The status of a compound with this tag, and the number of its results.
 async fn with_tag(c: &mut Client, tag: &'static str, ops: &[Op]) -> (Status, u32) {
     c.send(tag, ops.len() as u32, ops).await;
     let mut d = Decoder::new(c.record().await);
@@ -77,7 +79,7 @@ async fn with_tag(c: &mut Client, tag: &'static str, ops: &[Op]) -> (Status, u32
 }
 
 #[tokio::test]
-async fn tags_are_no_longer_than_the_limit_and_are_not_kept_beyond_a_sessions() {
+async fn tags_are_limited_and_count_towards_the_kept_reply() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     c.sequence += 1;
@@ -96,7 +98,7 @@ async fn tags_are_no_longer_than_the_limit_and_are_not_kept_beyond_a_sessions() 
 }
 
 #[tokio::test]
-async fn clients_from_one_address_leave_room_for_those_of_another() {
+async fn clients_of_one_address_leave_room_for_other_addresses() {
     let f = Fixture::with(|config| config.state.clients = 12).await;
     let exchange = |name: String| exchange_id::Args {
         client: ClientOwner { verifier: *b"one run.", owner: name.as_bytes().into() },
@@ -107,7 +109,7 @@ async fn clients_from_one_address_leave_room_for_those_of_another() {
     let mut flood = f.connect_from("127.0.0.1", "flood", 1).await;
     let mut made = 0;
     for i in 0..30 {
-        // Each over a connection of its own, as if the host came back again and again.
+        // Each over its own connection, like a host that reconnects repeatedly.
         let mut c = f.connect_from("127.0.0.1", "flood", 1).await;
         let status = c.raw(vec![Op::ExchangeId(exchange(format!("{i}")))]).await.status;
         made += usize::from(status.is_ok());
@@ -134,18 +136,57 @@ async fn clients_from_one_address_leave_room_for_those_of_another() {
 }
 
 #[tokio::test]
-async fn opens_leave_descriptors_for_connections() {
-    let f = Fixture::new().await;
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let uses = [f.server.addresses().uses(), f.server.services.state.lock().limit_uses()].concat();
-    let taken = uses.iter().filter(|limit| matches!(limit.name, "connections" | "opens"));
-    let limits: Vec<u64> = taken.map(|limit| limit.limit).collect();
-    assert_eq!(limits.len(), 2);
-    assert!(limits.iter().sum::<u64>() <= limit.map_or(u64::MAX, |limit| limit / 4 * 3));
+async fn each_use_of_descriptors_stays_within_its_part() {
+    let f = Fixture::with(|config| config.descriptors = Some(64)).await;
+    let limit = |f: &Fixture, name| {
+        let state = f.server.services.state.lock().limit_uses();
+        let uses = [f.server.addresses().uses(), state].concat();
+        uses.into_iter().find(|limit| limit.name == name).unwrap()
+    };
+    for (name, most) in [("connections", 16), ("opens", 24), ("delegations", 4)] {
+        assert_eq!(limit(&f, name).limit, most, "{name}");
+    }
+    assert_eq!(f.server.services.state.lock().limits().store_locks, 6);
+
+    // Peers of many addresses take all that they can, and each one still gets on.
+    let mut kept = Vec::new();
+    for (number, ip) in ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"].iter().enumerate() {
+        let name: &'static str = format!("client{number}").leak();
+        let mut c = f.connect_from(ip, name, 2).await;
+        c.begin_session(1 << 20).await;
+        c.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
+        let mut opened = 0;
+        while let Ok(()) = {
+            let file: &'static str = format!("{number}-{opened}").leak();
+            c.run(vec![Op::Putrootfh(()), c.open_op(file, 0)]).await.status
+        } {
+            opened += 1;
+        }
+        assert!(opened > 0, "{name}");
+        let refused: &'static str = format!("{number}-{opened}").leak();
+        let lookup = vec![Op::Putrootfh(()), Op::Lookup(refused.into())];
+        assert_eq!(c.fails(lookup).await, Error::NoEnt, "an open that is refused makes no file");
+        kept.push(c);
+    }
+    let metrics = f.server.report().open_metrics();
+    let refused = "weir_address_refused_total{limit=\"opens\",address=\"127.0.0.1\"} 1";
+    assert!(metrics.contains(refused), "{metrics}");
+    let opens = limit(&f, "opens");
+    assert!(opens.used <= opens.limit && opens.refused > 0, "{opens:?}");
+    let mut connections = Vec::new();
+    while limit(&f, "connections").refused == 0 {
+        connections.push(f.connect("more", 2).await);
+        assert!(connections.len() <= 1000, "connections are not limited");
+        tokio::task::yield_now().await;
+    }
+    let used = limit(&f, "connections").used;
+    assert!(used < 16, "there is one for another address: {used}");
+    let mut other = f.connect_from("127.0.0.9", "other", 2).await;
+    other.begin_session(1 << 20).await;
 }
 
 #[tokio::test]
-async fn a_silent_connection_stays_as_long_as_it_serves_a_backchannel() {
+async fn a_silent_connection_stays_open_while_it_is_a_backchannel() {
     let f = Fixture::with(|config| config.transport.idle = Duration::from_secs(2)).await;
     let mut bound = f.callable("bound").await;
     for _ in 0..2 {

@@ -6,9 +6,11 @@ use weir_nfs::v4::attr::{self, ModeMasked, ModeUmask, SecLabel};
 use weir_nfs::v4::op::{commit, create, nverify, read, readdir, setattr, setxattr, verify, write};
 use weir_nfs::v4::types::{FileType, NfsTime, SetTime, StableHow};
 use weir_nfs::v4::{Bitmap, attr::Fattr};
-use weir_vfs::{Access, Acl, AclKind, AclWho, Caller, FileKind, FsStat, UNCACHED_XATTR};
+use weir_vfs::{
+    Access, Acl, AclKind, AclWho, Caller, CreateMode, FileKind, FsStat, UNCACHED_XATTR,
+};
 
-/// What an attribute has to be, for a file that the file system says this of.
+/// The expected value of an attribute, given the file system's attributes of the file.
 type Check = fn(&Attrs, &weir_vfs::Attr, &FsStat) -> bool;
 
 const CHECKS: &[(u32, Check)] = &[
@@ -118,12 +120,12 @@ async fn every_supported_attribute_is_right_on_every_kind_of_file() {
         });
         assert_eq!(readable, table, "an attribute without a check, or the other way round");
         let root = f.fs.root();
-        let real = f.fs.lookup(&Caller::Own, root, name.as_bytes()).await.unwrap();
+        let real = f.fs.lookup(&Caller::Own, root.entry(name.as_bytes())).await.unwrap();
         let stat = f.fs.statfs().await.unwrap();
         let all = getattr(&mut c, &file, readable).await;
         for (number, check) in CHECKS {
             assert!(check(&all, &real, &stat), "{name}: {:?}", attr::name(*number));
-            // Alone it is the same, and the server agrees that it is.
+            // Requested alone it has the same value, and VERIFY agrees.
             let mut one = all.clone();
             one.retain(Bitmap::of(&[*number]));
             assert_eq!(getattr(&mut c, &file, Bitmap::of(&[*number])).await, one, "{number}");
@@ -137,7 +139,7 @@ async fn every_supported_attribute_is_right_on_every_kind_of_file() {
             }
         }
     }
-    // What is not supported is left out, and no error.
+    // The server omits unsupported attributes without an error.
     let file = lookup(&mut c, "file").await;
     let others = Bitmap::of(&[attr::HIDDEN, attr::SEC_LABEL, attr::LAYOUT_TYPES, attr::SACL, 90]);
     assert_eq!(getattr(&mut c, &file, others).await, Attrs::default());
@@ -150,7 +152,7 @@ async fn every_supported_attribute_is_right_on_every_kind_of_file() {
     assert!(matches!(c.on(&file, Op::Verify(differs)).await, OpRes::Verify(Err(Error::NotSame))));
 }
 
-/// A client of this user, who belongs to these groups.
+/// A client that calls as this user, with these groups.
 async fn client_of(f: &Fixture, name: &'static str, uid: u32, gids: Vec<u32>) -> Client {
     let mut c = f.connect(name, 2).await;
     let cred = AuthSys {
@@ -167,7 +169,7 @@ async fn client_of(f: &Fixture, name: &'static str, uid: u32, gids: Vec<u32>) ->
 }
 
 #[tokio::test]
-async fn changes_of_data_clear_set_group_id_unless_the_caller_is_of_the_group() {
+async fn data_changes_clear_set_group_id_unless_the_caller_is_in_the_group() {
     use weir_nfs::v4::op::{allocate, clone, copy, deallocate};
     let f = Fixture::new().await;
     let (own, root) = (weir_vfs::Caller::Own, f.fs.root());
@@ -175,9 +177,15 @@ async fn changes_of_data_clear_set_group_id_unless_the_caller_is_of_the_group() 
     for (name, groups, kept) in [("out", vec![41], 0o666), ("in", vec![41, 40], 0o2666)] {
         let mut c = client_of(&f, name, 5, groups).await;
         for file_name in ["from", name] {
-            f.fs.create(&own, root, file_name.as_bytes(), &made(0o666), false).await.unwrap();
+            f.fs.create(
+                &own,
+                root.entry(file_name.as_bytes()).with(&made(0o666)),
+                CreateMode::MayExist,
+            )
+            .await
+            .unwrap();
         }
-        let id = f.fs.lookup(&own, root, name.as_bytes()).await.unwrap().id;
+        let id = f.fs.lookup(&own, root.entry(name.as_bytes())).await.unwrap().id;
         let ((from, source), (file, stateid)) = (c.open("from").await, c.open(name).await);
         let (offset, length) = (0, 4096);
         let data = Bytes::from(vec![7; 8192]);
@@ -224,12 +232,17 @@ async fn changes_of_data_clear_set_group_id_unless_the_caller_is_of_the_group() 
 }
 
 #[tokio::test]
-async fn a_change_of_size_leaves_the_bits_that_the_same_request_sets() {
+async fn setattr_of_size_and_mode_keeps_the_mode_bits_that_it_sets() {
     let f = Fixture::new().await;
     let (own, root) = (Caller::Own, f.fs.root());
     let (uid, gid) = (Some(5), Some(5));
     let made = |mode| weir_vfs::SetAttr { mode: Some(mode), uid, gid, ..Default::default() };
-    let id = f.fs.create(&own, root, b"file", &made(0o644), true).await.unwrap().attr.id;
+    let id =
+        f.fs.create(&own, root.entry(b"file").with(&made(0o644)), CreateMode::MustBeNew)
+            .await
+            .unwrap()
+            .attr
+            .id;
     let mut c = client_of(&f, "a", 5, Vec::new()).await;
     let file = lookup(&mut c, "file").await;
     let masked = |mode, mask| Some(ModeMasked { mode, mask });
@@ -279,7 +292,7 @@ async fn every_settable_attribute_is_set_and_read_back() {
         vec![ace("OWNER@", AceMask::READ_DATA | write), ace("4321", AceMask::READ_DATA)].into()
     };
     let none = Attrs::default;
-    // What is set; what of it is read back, or what shows it.
+    // The attribute that is set, and the attribute that shows the result.
     type Holds = fn(&weir_vfs::Attr) -> bool;
     let cases: Vec<(Attrs, Holds)> = vec![
         (Attrs { size: Some(12345), ..none() }, |f| f.size == 12345),
@@ -306,7 +319,7 @@ async fn every_settable_attribute_is_set_and_read_back() {
         let asked = attrs.present();
         let res = set(&mut c, &file, attrs).await;
         assert_eq!((res.status, res.set), (Ok(()), asked), "{asked:?}");
-        let real = f.fs.lookup(&Caller::Own, f.fs.root(), b"file").await.unwrap();
+        let real = f.fs.lookup(&Caller::Own, f.fs.root().entry(b"file")).await.unwrap();
         assert!(shows(&real), "{asked:?}: {real:?}");
     }
     let marked = Bitmap::of(&[attr::UNCACHEABLE_FILE_DATA]);
@@ -326,7 +339,7 @@ async fn every_settable_attribute_is_set_and_read_back() {
         let res = set(&mut c, &file, attrs.clone()).await;
         assert_eq!((res.status, res.set), (Err(error), Bitmap::EMPTY), "{attrs:?}");
     }
-    // How far it came, where it fails half-way.
+    // The attributes that were set before SETATTR failed.
     let dir = make_dir(&mut c).await;
     let both = Attrs { size: Some(0), mode: Some(0o700), ..none() };
     assert_eq!(set(&mut c, &dir, both).await.status, Err(Error::IsDir));
@@ -340,13 +353,13 @@ async fn make_dir(c: &mut Client) -> FileHandle {
 }
 
 #[tokio::test]
-async fn umasks_and_lists_go_with_what_is_made() {
+async fn creates_apply_the_umask_and_the_given_acl() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     let umask =
         Attrs { mode_umask: Some(ModeUmask { mode: 0o777, umask: 0o027 }), ..Attrs::default() };
     make(&mut c, "made", create::Kind::Directory, umask).await;
-    let found = async |name: &[u8]| f.fs.lookup(&Caller::Own, f.fs.root(), name).await;
+    let found = async |name: &[u8]| f.fs.lookup(&Caller::Own, f.fs.root().entry(name)).await;
     assert_eq!(found(b"made").await.unwrap().mode, 0o750);
     let heir = |flags| Ace {
         kind: AceType::Allow,
@@ -357,14 +370,14 @@ async fn umasks_and_lists_go_with_what_is_made() {
     let acl = |flags| Attrs { acl: Some(vec![heir(flags)].into()), ..Attrs::default() };
     make(&mut c, "listed", create::Kind::Directory, acl(AceFlags::empty())).await;
     assert_eq!(found(b"listed").await.unwrap().mode, 0o444);
-    // A list that cannot be is not left out: nothing is made.
+    // The server does not skip an unsupported ACL: it creates nothing.
     let error = make(&mut c, "unlisted", create::Kind::Directory, acl(AceFlags::INHERITED)).await;
     assert_eq!(error, Error::AttrNotSupp);
     assert_eq!(found(b"unlisted").await, Err(weir_vfs::Error::NotFound));
 }
 
 #[tokio::test]
-async fn a_marked_file_leaves_nothing_in_the_cache() {
+async fn io_on_a_file_marked_uncached_leaves_no_pages() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     let (file, stateid) = c.open("file").await;
@@ -374,7 +387,7 @@ async fn a_marked_file_leaves_nothing_in_the_cache() {
     let get = || Op::Read(read::Args { stateid, offset: 0, count: 256 << 10 });
     c.on(&file, put(StableHow::FileSync)).await;
     c.on(&file, get()).await;
-    let id = f.fs.lookup(&Caller::Own, f.fs.root(), b"file").await.unwrap().id;
+    let id = f.fs.lookup(&Caller::Own, f.fs.root().entry(b"file")).await.unwrap().id;
     let open = f.fs.open(&Caller::Own, id, Access::READ).await.unwrap();
     assert_eq!(open.resident(), std::slice::from_ref(&(0..256 << 10)));
 
@@ -388,9 +401,9 @@ async fn a_marked_file_leaves_nothing_in_the_cache() {
     let pruned = f.fs.cache().stats().pruned_pages - before.pruned_pages;
     assert!(open.resident().is_empty() && pruned >= 64, "{pruned} pages were pruned");
 
-    // The mark is the file's, also for who opens it after a restart of the cache.
+    // The mark belongs to the file and outlives the cache.
     let name = UNCACHED_XATTR;
-    assert_eq!(f.fs.get_xattr(&Caller::Own, id, name).await, Ok(b"1".to_vec()));
+    assert_eq!(f.fs.get_xattr(&Caller::Own, id.xattr(name)).await, Ok(b"1".to_vec()));
     let config = Config { budget_bytes: 4 << 20, ..Config::default() };
     let again = Cache::new(config).unwrap().mount(f.fs.store().clone());
     let other = again.open(&Caller::Own, id, Access::READ).await.unwrap();
@@ -398,7 +411,7 @@ async fn a_marked_file_leaves_nothing_in_the_cache() {
     other.read_at_async(&mut buf, 0, weir_vfs::IoFlags::empty()).await.unwrap();
     assert!(other.resident().is_empty());
 
-    // An extended attribute is what keeps it, so that it can be taken off as one.
+    // An extended attribute stores the mark, so removing the attribute removes the mark.
     let args = setxattr::Args {
         mode: setxattr::Mode::Either,
         name: "weir.uncached".into(),
@@ -412,7 +425,7 @@ async fn a_marked_file_leaves_nothing_in_the_cache() {
 }
 
 #[tokio::test]
-async fn a_commit_writes_its_range_and_no_more() {
+async fn commit_writes_back_only_its_range() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     let (file, stateid) = c.open("file").await;
@@ -432,7 +445,7 @@ async fn a_commit_writes_its_range_and_no_more() {
 }
 
 #[tokio::test]
-async fn lists_and_errors_of_entries_are_read_with_their_directory() {
+async fn readdir_returns_acls_and_errors_of_entries() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     c.open("file").await;
@@ -445,15 +458,15 @@ async fn lists_and_errors_of_entries_are_read_with_their_directory() {
 }
 
 #[tokio::test]
-async fn a_list_that_a_reply_has_no_room_for_is_refused() {
+async fn an_acl_that_exceeds_the_reply_is_refused() {
     let f = Fixture::new().await;
     let mut big = f.client("a").await;
     let (file, _) = big.open("file").await;
     let named = (0..30).map(|id| (AclWho::User(id), 4));
     let classes = [AclWho::Owner, AclWho::Group, AclWho::Mask, AclWho::Other].map(|who| (who, 4));
     let acl = Acl::new(named.chain(classes)).unwrap();
-    let id = f.fs.lookup(&Caller::Own, f.fs.root(), b"file").await.unwrap().id;
-    f.fs.set_acl(&Caller::Own, id, AclKind::Access, Some(&acl)).await.unwrap();
+    let id = f.fs.lookup(&Caller::Own, f.fs.root().entry(b"file")).await.unwrap().id;
+    f.fs.set_acl(&Caller::Own, id.acl(AclKind::Access), Some(&acl)).await.unwrap();
     let mut c = f.connect("small", 2).await;
     c.begin_session(600).await;
     let asked = Bitmap::of(&[attr::ACL]);

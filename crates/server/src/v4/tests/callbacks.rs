@@ -1,4 +1,4 @@
-//! The clients' side of callbacks: in a session's backchannel, or at a port of their own.
+//! The clients' side of callbacks: in a session's backchannel, or at their own port.
 
 use super::*;
 use std::time::Duration;
@@ -12,15 +12,15 @@ pub(super) const PROGRAM: u32 = 0x4000_0000;
 /// How a test client answers callbacks.
 #[derive(Default)]
 pub(super) struct Service {
-    /// It has one.
+    /// Whether the client has a callback service.
     pub(super) is_there: bool,
-    /// It says nothing any more.
+    /// Whether the client leaves calls unanswered.
     pub(super) is_silent: bool,
-    /// What it says of a file's change attribute and size.
+    /// The change attribute and size that it reports of a file.
     pub(super) attrs: Attrs,
-    /// Operations that were called, but for CB_SEQUENCE.
+    /// Operations that the server called, without CB_SEQUENCE.
     pub(super) called: Vec<CbOp>,
-    /// Slots and sequence numbers that they were called with.
+    /// The slots and sequence numbers of these calls.
     pub(super) turns: Vec<(u32, u32)>,
 }
 
@@ -33,7 +33,7 @@ impl Service {
         }
     }
 
-    /// Serves a call; the reply, unless it is silent.
+    /// Serves a call. Returns the reply, unless the client is silent.
     fn serve(&mut self, record: Bytes) -> Option<Bytes> {
         let mut d = Decoder::new(record);
         let header = CallHeader::decode(&mut d).unwrap();
@@ -75,7 +75,7 @@ impl Service {
 }
 
 impl Client {
-    /// The next reply; calls that come before it are served.
+    /// The next reply. Serves calls that arrive before it.
     pub(super) async fn reply(&mut self) -> Bytes {
         loop {
             let record = self.record().await;
@@ -92,7 +92,7 @@ impl Client {
         }
     }
 
-    /// Waits for the next operation that is called, and serves it.
+    /// Waits for the next operation that the server calls, and serves it.
     pub(super) async fn called(&mut self) -> CbOp {
         let waiting = async {
             while self.service.called.is_empty() {
@@ -105,7 +105,7 @@ impl Client {
         tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap()
     }
 
-    /// Serves what is called for a while.
+    /// Serves calls for a while.
     pub(super) async fn serve_for(&mut self, time: Duration) {
         let serving = async {
             loop {
@@ -117,7 +117,7 @@ impl Client {
     }
 }
 
-/// A callback service that listens, for clients of minor version 0: where, and what is called.
+/// A callback service for clients of minor version 0: its address, and the operations called.
 pub(super) async fn listen()
 -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<CbOp>, tokio::task::AbortHandle) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

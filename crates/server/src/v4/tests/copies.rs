@@ -1,4 +1,4 @@
-//! Copies that go on in the background.
+//! Copies in the background.
 
 use super::exports::{BUDGET, cache, export, fill, serve, walk};
 use super::*;
@@ -10,10 +10,10 @@ use weir_nfs::v4::types::StableHow;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
 
-/// Longer than what is copied before a COPY is answered; all of it but the ends is a hole.
+/// More than the server copies before it answers a COPY; all but the ends is a hole.
 const LEN: u64 = 300 << 20;
 const END: &[u8] = b"the end";
-/// Of the source of [`with_faults`]: also longer than what is copied before a COPY is answered.
+/// Length of the source of [`with_faults`]: also more than the server copies before it answers.
 const FAULTY_LEN: u64 = 65 << 20;
 
 /// A long file with a little data, another one, and their stateids.
@@ -71,7 +71,7 @@ async fn with_faults(len: u64) -> (Fixture, Arc<Fault>) {
     (serve(vec![exported]).await, fault)
 }
 
-/// What became of the copy `name` to the file `to`, once it has ended.
+/// The result of the copy `name` to the file `to`, after its end.
 async fn ended(c: &mut Client, to: &FileHandle, name: StateId) -> offload_status::Progress {
     loop {
         match c.on(to, Op::OffloadStatus(name)).await {
@@ -89,7 +89,7 @@ async fn ends_well(c: &mut Client, (file, stateid): &(FileHandle, StateId)) -> b
 }
 
 #[tokio::test]
-async fn a_long_copy_goes_on_in_the_background_and_its_end_is_told() {
+async fn a_long_copy_runs_in_the_background_and_cb_offload_reports_its_end() {
     let f = Fixture::new().await;
     let mut c = f.callable("client").await;
     let files = two_files(&mut c).await;
@@ -101,19 +101,20 @@ async fn a_long_copy_goes_on_in_the_background_and_its_end_is_told() {
     let outcome = told.outcome.unwrap();
     assert_eq!((outcome.count, outcome.verifier), (LEN, copied.response.verifier));
     assert!(ends_well(&mut c, &files[1]).await);
-    // Told, it is forgotten.
+    // The server forgets the copy once it has reported its end.
     let begun = Instant::now();
     while c.on(&files[1].0, Op::OffloadStatus(*name)).await
         != OpRes::OffloadStatus(Err(Error::BadStateId))
     {
         assert!(begun.elapsed() < Duration::from_secs(5));
     }
-    let found = f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root(), b"destination").await.unwrap();
+    let found =
+        f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root().entry(b"destination")).await.unwrap();
     assert!(found.allocated < 1 << 20, "{} bytes are in use", found.allocated);
 }
 
 #[tokio::test]
-async fn a_client_that_asks_is_told_how_far_a_copy_is_and_may_end_it() {
+async fn offload_status_reports_progress_and_offload_cancel_ends_a_copy() {
     let f = Fixture::new().await;
     let mut c = f.callable("client").await;
     let files = two_files(&mut c).await;
@@ -138,7 +139,7 @@ async fn a_client_that_asks_is_told_how_far_a_copy_is_and_may_end_it() {
     c.service.is_silent = true;
     let files = two_files(&mut c).await;
     let name = start(&mut c, &files, false).await.response.callback_id[0];
-    // Of another file, or another client, it is none.
+    // With another file or another client the copy's stateid is unknown.
     let other = c.on(&files[0].0, Op::OffloadCancel(name)).await;
     assert_eq!(other, OpRes::OffloadCancel(Err(Error::BadStateId)));
     let mut stranger = f.client("stranger").await;
@@ -154,7 +155,7 @@ async fn a_client_that_asks_is_told_how_far_a_copy_is_and_may_end_it() {
 }
 
 #[tokio::test]
-async fn who_waits_or_cannot_be_told_gets_the_copy_at_once() {
+async fn a_synchronous_copy_or_one_without_callbacks_completes_in_its_reply() {
     let f = Fixture::new().await;
     let (mut waits, mut deaf) = (f.callable("waits").await, f.client("deaf").await);
     for (c, synchronous) in [(&mut waits, true), (&mut deaf, false)] {
@@ -167,7 +168,7 @@ async fn who_waits_or_cannot_be_told_gets_the_copy_at_once() {
 }
 
 #[tokio::test]
-async fn a_copy_in_an_export_that_does_not_cache_takes_nothing_from_others() {
+async fn a_copy_in_an_uncached_export_evicts_no_pages() {
     const HOT: u64 = BUDGET / 2;
     const COPIED: u64 = 3 * BUDGET;
     let cache = cache();
@@ -203,14 +204,14 @@ async fn a_copy_in_an_export_that_does_not_cache_takes_nothing_from_others() {
                 match c.on(&to, Op::OffloadStatus(*name)).await {
                     OpRes::OffloadStatus(Ok(progress)) if progress.complete.is_empty() => {}
                     OpRes::OffloadStatus(Ok(progress)) => break progress.count,
-                    // The end was told.
+                    // The end was reported.
                     OpRes::OffloadStatus(Err(Error::BadStateId)) => break COPIED,
                     other => panic!("{other:?}"),
                 }
             },
             other => panic!("{other:?}"),
         };
-        // Who waits is answered after 64 MiB, at the end of a piece.
+        // A synchronous copy is answered after 64 MiB, at the end of a piece.
         let expected = if synchronous { 64 << 20..=65 << 20 } else { COPIED..=COPIED };
         assert!(expected.contains(&count), "{count} bytes were copied");
         let args = weir_nfs::v4::op::commit::Args { offset: 0, count: 0 };
@@ -227,7 +228,7 @@ async fn a_copy_in_an_export_that_does_not_cache_takes_nothing_from_others() {
 }
 
 #[tokio::test]
-async fn who_denies_a_copy_its_file_does_not_wait_for_the_source_and_nothing_is_written() {
+async fn an_open_that_denies_writing_ends_a_copy_without_waiting_for_its_source() {
     let (f, fault) = with_faults(0).await;
     let (mut c, mut other) = (f.callable("client").await, f.client("other").await);
     c.service.is_silent = true;
@@ -249,12 +250,13 @@ async fn who_denies_a_copy_its_file_does_not_wait_for_the_source_and_nothing_is_
     fault.release();
     let ended = ended(&mut c, &to, name).await;
     assert_eq!((ended.count, &ended.complete[..]), (0, &[Error::Locked as u32][..]));
-    let found = f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root(), b"destination").await.unwrap();
+    let found =
+        f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root().entry(b"destination")).await.unwrap();
     assert_eq!(found.size, 0);
 }
 
 #[tokio::test]
-async fn a_copy_that_may_not_go_on_ends_although_its_source_hangs() {
+async fn a_copy_whose_state_is_gone_ends_although_its_source_hangs() {
     let (f, fault) = with_faults(0).await;
     let (mut c, mut other) = (f.callable("client").await, f.client("other").await);
     c.service.is_silent = true;
@@ -276,7 +278,7 @@ async fn a_copy_that_may_not_go_on_ends_although_its_source_hangs() {
 }
 
 #[tokio::test]
-async fn an_open_is_told_to_come_back_while_a_copy_writes_to_a_store_that_hangs() {
+async fn an_open_gets_delay_while_a_copy_writes_to_a_hanging_store() {
     let (f, fault) = with_faults(8192).await;
     let (mut c, mut other) = (f.callable("client").await, f.client("other").await);
     c.service.is_silent = true;
@@ -306,13 +308,14 @@ async fn an_open_is_told_to_come_back_while_a_copy_writes_to_a_store_that_hangs(
 }
 
 #[tokio::test]
-async fn the_end_of_a_copy_asks_the_store_nothing_and_so_cannot_fail() {
+async fn completing_a_copy_makes_no_call_to_the_store() {
     let (f, fault) = with_faults(0).await;
     let mut c = f.callable("client").await;
     c.service.is_silent = true;
     let source = c.handle_of("/x/source").await;
     let to = c.handle_of("/x/destination").await;
-    let id = f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root(), b"destination").await.unwrap().id;
+    let id =
+        f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root().entry(b"destination")).await.unwrap().id;
     let set = weir_vfs::SetAttr { mode: Some(0o666), ..Default::default() };
     f.fs.setattr(&weir_vfs::Caller::Own, id, &set).await.unwrap();
     c.cred = OpaqueAuth::from(&AuthSys { uid: 5, gid: 5, ..AuthSys::default() });
@@ -330,7 +333,7 @@ async fn the_end_of_a_copy_asks_the_store_nothing_and_so_cannot_fail() {
             break;
         }
     }
-    // The piece itself looks at the destination's attributes once, before it is written.
+    // Each piece reads the destination's attributes once, before it is written.
     for _ in 0..16 {
         let what = What::Fail(weir_vfs::Error::Io);
         fault.add(Rule { call: Call::Getattr, when: When::Nth(1), what });
@@ -341,13 +344,14 @@ async fn the_end_of_a_copy_asks_the_store_nothing_and_so_cannot_fail() {
 }
 
 #[tokio::test]
-async fn a_copy_in_the_background_clears_set_user_id_that_is_set_after_it_began() {
+async fn a_background_copy_clears_set_user_id_set_after_its_start() {
     let (f, fault) = with_faults(0).await;
     let mut c = f.callable("client").await;
     c.service.is_silent = true;
     let source = c.handle_of("/x/source").await;
     let to = c.handle_of("/x/destination").await;
-    let id = f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root(), b"destination").await.unwrap().id;
+    let id =
+        f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root().entry(b"destination")).await.unwrap().id;
     let mode = async |mode| {
         let set = weir_vfs::SetAttr { mode: Some(mode), ..Default::default() };
         f.fs.setattr(&weir_vfs::Caller::Own, id, &set).await.unwrap();

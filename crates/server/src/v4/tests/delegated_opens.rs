@@ -9,7 +9,7 @@ use weir_nfs::v4::op::open::{
 use weir_nfs::v4::op::{close, lock, lockt, read, setattr};
 use weir_nfs::v4::types::LockType;
 use weir_nfs::v4::{Bitmap, Detailed};
-use weir_vfs::{Caller, SetAttr};
+use weir_vfs::{Caller, CreateMode, SetAttr};
 
 const EITHER: ShareAccess = ShareAccess::WANT_OPEN_XOR_DELEGATION;
 
@@ -61,7 +61,7 @@ async fn clients_learn_what_open_supports() {
 }
 
 #[tokio::test]
-async fn a_delegation_comes_in_the_place_of_an_open_and_does_for_one() {
+async fn a_delegation_replaces_an_open_on_request() {
     let f = Fixture::new().await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
     let file = a.make("file").await;
@@ -80,7 +80,7 @@ async fn a_delegation_comes_in_the_place_of_an_open_and_does_for_one() {
         let close = Op::Close(close::Args { seqid: 0, open_stateid: id });
         assert!(matches!(a.on(&file, close).await, OpRes::Close(Err(Error::BadStateId))));
     }
-    // The file is open for another that would take it: the delegate opens it for good first.
+    // Another client opens the file: the delegate first opens it at the server.
     let others = open_as(ShareAccess::READ, Claim::Fh);
     let returns = async {
         a.called().await;
@@ -110,11 +110,11 @@ async fn nothing_is_open_after_the_return_of_a_delegation_alone() {
 }
 
 #[tokio::test]
-async fn an_open_that_a_delegation_would_not_do_for_stays_an_open() {
+async fn an_open_that_no_delegation_can_replace_stays_an_open() {
     let f = Fixture::new().await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
     let file = a.make("file").await;
-    // It denies something to others.
+    // The open denies access to others.
     let Op::Open(args) = open_as(WANT_READ | EITHER, Claim::Fh) else { panic!() };
     let denies = Op::Open(open::Args { share_deny: ShareDeny::WRITE, ..args });
     let res = a.on(&file, denies).await;
@@ -123,11 +123,11 @@ async fn an_open_that_a_delegation_would_not_do_for_stays_an_open() {
     let writes = open_as(ShareAccess::WRITE, Claim::Fh);
     assert!(matches!(b.on(&file, writes).await, OpRes::Open(Err(Error::ShareDenied))));
     a.on(&file, Op::Close(close::Args { seqid: 0, open_stateid: open })).await;
-    // A client without a way back gets an open.
+    // A client without a backchannel gets an open.
     let res = b.on(&file, open_as(WANT_WRITE | EITHER, Claim::Fh)).await;
     let (Some(open), None) = opened(&res) else { panic!("{res:?}") };
     b.on(&file, Op::Close(close::Args { seqid: 0, open_stateid: open })).await;
-    // One that has a delegation already gets an open, too.
+    // A client that already has a delegation gets an open, too.
     let res = a.on(&file, open_as(WANT_READ | EITHER, Claim::Fh)).await;
     let (None, Some(_)) = opened(&res) else { panic!("{res:?}") };
     let res = a.on(&file, open_as(WANT_READ | EITHER, Claim::Fh)).await;
@@ -135,7 +135,7 @@ async fn an_open_that_a_delegation_would_not_do_for_stays_an_open() {
 }
 
 #[tokio::test]
-async fn an_earlier_open_of_the_owner_stays_as_it_was() {
+async fn a_delegation_without_open_leaves_the_owners_earlier_open() {
     let f = Fixture::new().await;
     let mut a = f.callable("a").await;
     let file = a.make("file").await;
@@ -176,7 +176,7 @@ fn test_op() -> Op {
 }
 
 #[tokio::test]
-async fn locks_are_taken_under_a_delegation_alone_and_go_on_under_an_open() {
+async fn locks_under_a_delegation_alone_continue_under_an_open() {
     let f = Fixture::new().await;
     let mut a = f.callable("a").await;
     for goes_on in [false, true] {
@@ -207,7 +207,7 @@ async fn locks_are_taken_under_a_delegation_alone_and_go_on_under_an_open() {
 }
 
 #[tokio::test]
-async fn who_created_a_file_writes_it_under_its_delegation_alone() {
+async fn the_creator_of_a_file_writes_it_under_a_delegation_alone() {
     let f = Fixture::new().await;
     let open_to_all = SetAttr { mode: Some(0o777), ..SetAttr::default() };
     f.fs.setattr(&Caller::Own, f.fs.root(), &open_to_all).await.unwrap();
@@ -221,7 +221,7 @@ async fn who_created_a_file_writes_it_under_its_delegation_alone() {
     let (None, Some(held)) = opened(&results[1]) else { panic!("{results:?}") };
     let file = super::handle(&results).unwrap();
     assert!(matches!(a.on(&file, write_op(held)).await, OpRes::Write(Ok(_))));
-    // A stateid is no right: another user of the client may not.
+    // A stateid grants no right: another user of the client is refused.
     a.cred = OpaqueAuth::from(&AuthSys { uid: 8, gid: 8, ..AuthSys::default() });
     assert!(matches!(a.on(&file, write_op(held)).await, OpRes::Write(Err(Error::Access))));
 }
@@ -237,7 +237,7 @@ async fn a_delegation_alone_is_reclaimed_after_a_restart() {
     let mut a = f.connect("a", 2).await;
     a.service.is_there = true;
     a.begin_session(1 << 20).await;
-    // A kind that would not do for the open is not granted: the client has the open then.
+    // A delegation that does not cover the open's access cannot replace it: the client gets an open.
     let claim = Claim::Previous(DelegationType::Read);
     let res = a.on(&file, open_as(ShareAccess::BOTH | EITHER, claim)).await;
     let (Some(open), None) = opened(&res) else { panic!("{res:?}") };
@@ -261,7 +261,7 @@ fn claims(held: StateId, owner: &str, share_deny: ShareDeny) -> Op {
 }
 
 #[tokio::test]
-async fn the_open_that_stands_for_a_delegation_does_not_hinder_its_client() {
+async fn the_open_behind_a_delegation_causes_no_share_conflict_for_its_client() {
     let f = Fixture::new().await;
     let mut a = f.callable("a").await;
     let file = a.make("file").await;
@@ -276,7 +276,7 @@ async fn the_open_that_stands_for_a_delegation_does_not_hinder_its_client() {
 }
 
 #[tokio::test]
-async fn a_lock_moves_to_the_open_under_which_it_is_taken_again() {
+async fn a_lock_taken_again_moves_to_the_open_of_the_second_lock() {
     let f = Fixture::new().await;
     let mut a = f.callable("a").await;
     for first in [true, false] {
@@ -306,7 +306,7 @@ async fn a_file_of_a_read_only_export_is_not_delegated_for_writing() {
     let exports = vec![export(&cache, "/ro", options)];
     let set = SetAttr { mode: Some(0o666), ..SetAttr::default() };
     let (fs, own) = (&exports[0].fs, &Caller::Own);
-    fs.create(own, fs.root(), b"file", &set, true).await.unwrap();
+    fs.create(own, fs.root().entry(b"file").with(&set), CreateMode::MustBeNew).await.unwrap();
     let f = serve(exports).await;
     let mut a = f.callable("a").await;
     let file = a.handle_of("/ro/file").await;

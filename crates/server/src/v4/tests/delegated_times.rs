@@ -1,4 +1,4 @@
-//! Times that the holder of a delegation answers for (RFC 9754 section 5).
+//! Times that the holder of a delegation keeps (RFC 9754 section 5).
 
 use super::delegations::{WANT_READ, WANT_WRITE, delegation, open_as, stateid, write_op};
 use super::*;
@@ -50,7 +50,7 @@ async fn aged(c: &mut Client, name: &'static str) -> FileHandle {
 }
 
 #[tokio::test]
-async fn times_are_delegated_where_that_is_turned_on_to_writers_that_ask() {
+async fn times_are_delegated_on_request_if_enabled() {
     for on in [false, true] {
         let f = if on { fixture().await } else { Fixture::new().await };
         let mut a = f.callable("a").await;
@@ -76,7 +76,7 @@ async fn times_are_delegated_where_that_is_turned_on_to_writers_that_ask() {
 }
 
 #[tokio::test]
-async fn a_delegates_times_are_set_if_they_count_and_by_it_alone() {
+async fn only_a_delegate_sets_delegated_times_within_the_allowed_range() {
     let f = fixture().await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
     let file = aged(&mut a, "file").await;
@@ -87,11 +87,11 @@ async fn a_delegates_times_are_set_if_they_count_and_by_it_alone() {
     let before = getattr(&mut a, &file, ASKED).await;
     assert_eq!(before.time_modify, original.time_modify);
     for (time, expected, is_set) in [
-        // Before the original one, and the original one.
+        // Earlier than the original time, and equal to it.
         (from_now(-2000), original.time_modify.unwrap(), false),
         (original.time_modify.unwrap(), original.time_modify.unwrap(), false),
         (from_now(-500), from_now(-500), true),
-        // Earlier than the last one, which was the client's as well.
+        // Earlier than the last one, which the same client set.
         (from_now(-600), from_now(-600), true),
     ] {
         let OpRes::Setattr(res) = a.on(&file, set(held, modified(time))).await else { panic!() };
@@ -101,16 +101,16 @@ async fn a_delegates_times_are_set_if_they_count_and_by_it_alone() {
         let seconds = after.time_modify.unwrap().seconds;
         assert!((seconds - expected.seconds).abs() <= 2, "{after:?}, not {expected:?}");
     }
-    // In the future: now.
+    // A time in the future becomes now.
     a.on(&file, set(held, modified(from_now(10_000)))).await;
     let after = getattr(&mut a, &file, ASKED).await;
     assert!(after.time_modify.unwrap() <= from_now(1) && after.time_modify > before.time_modify);
-    // Of access alone: it would change the time of the last change of attributes.
+    // The access time alone, which must not change time_metadata.
     let access = Attrs { time_deleg_access: Some(from_now(-10)), ..Attrs::default() };
     let OpRes::Setattr(res) = a.on(&file, set(held, access.clone())).await else { panic!() };
     assert_eq!((res.status, res.set), (Ok(()), Bitmap::EMPTY));
     assert_eq!(getattr(&mut a, &file, ASKED).await, after);
-    // With one of the last change.
+    // The access time with a modification time.
     let both = Attrs { time_deleg_modify: Some(from_now(-20)), ..access };
     let OpRes::Setattr(res) = a.on(&file, set(held, both.clone())).await else { panic!() };
     assert_eq!((res.status, res.set), (Ok(()), OF_DELEGATES));
@@ -136,7 +136,7 @@ async fn a_delegates_times_are_set_if_they_count_and_by_it_alone() {
 }
 
 #[tokio::test]
-async fn others_are_told_the_delegates_times() {
+async fn other_clients_see_the_delegates_times() {
     let f = fixture().await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
     let file = aged(&mut a, "file").await;
@@ -158,7 +158,7 @@ async fn others_are_told_the_delegates_times() {
     assert!(told.change > before.change && told.time_metadata >= before.time_metadata);
     let (again, _) = tokio::join!(getattr(&mut b, &file, ASKED), a.called());
     assert_eq!(again, told, "nothing has changed");
-    // The data comes later than it was written, and the times stay.
+    // The data arrives after the times, which stay.
     assert!(matches!(a.on(&file, write_op(held)).await, OpRes::Write(Ok(_))));
     a.service.attrs.size = Some(3);
     let (written, _) = tokio::join!(getattr(&mut b, &file, ASKED), a.called());
@@ -174,7 +174,7 @@ async fn others_are_told_the_delegates_times() {
 }
 
 #[tokio::test]
-async fn a_time_that_the_delegate_sets_explicitly_stands() {
+async fn an_explicit_time_of_the_delegate_is_kept() {
     let f = fixture().await;
     let mut a = f.callable("a").await;
     let file = aged(&mut a, "file").await;
@@ -186,7 +186,7 @@ async fn a_time_that_the_delegate_sets_explicitly_stands() {
     let attrs = Attrs { time_modify_set: Some(SetTime::ToClientTime(old)), ..Attrs::default() };
     let OpRes::Setattr(res) = a.on(&file, set(held, attrs)).await else { panic!() };
     assert_eq!(res.status, Ok(()));
-    // Of before.
+    // The times from before the restart.
     a.ok(vec![Op::Putfh(file.clone()), set(held, modified(told)), Op::Delegreturn(held)]).await;
     assert_eq!(getattr(&mut a, &file, ASKED).await.time_modify, Some(old));
 }

@@ -1,4 +1,4 @@
-//! Delegations: given, recalled from every side, given back, taken away, reclaimed.
+//! Delegations: granted, recalled by every kind of conflict, returned, revoked, reclaimed.
 
 use super::v40::introduce_at;
 use super::*;
@@ -69,7 +69,7 @@ impl Client {
         stateid(delegation(&res))
     }
 
-    /// Waits to be asked for a delegation, and gives it back.
+    /// Waits for a recall, and returns the delegation.
     pub(super) async fn give_back(&mut self, file: &FileHandle, expected: StateId) {
         let CbOp::Recall(recall) = self.called().await else { panic!() };
         assert_eq!((&recall.file, recall.stateid), (file, expected));
@@ -100,7 +100,7 @@ async fn a_read_delegation_is_recalled_by_a_writer() {
 }
 
 #[tokio::test]
-async fn a_writer_is_told_to_come_back_when_the_delegate_takes_its_time() {
+async fn a_writer_gets_delay_while_the_delegate_is_slow() {
     let f = Fixture::new().await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
     let file = a.make("file").await;
@@ -110,7 +110,7 @@ async fn a_writer_is_told_to_come_back_when_the_delegate_takes_its_time() {
     let (opened, _) = tokio::join!(b.on(&file, writer()), a.called());
     assert!(matches!(opened, OpRes::Open(Err(Error::Delay))));
     assert!(begun.elapsed() > Duration::from_secs(1));
-    // What it opened on its own it opens at the server first.
+    // The delegate first sends the server the opens that it made locally.
     for claim in [Claim::DelegCurFh(held), Claim::DelegCurFh(StateId { seqid: 0, ..held })] {
         assert!(matches!(a.on(&file, open_as(ShareAccess::READ, claim)).await, OpRes::Open(Ok(_))));
     }
@@ -126,7 +126,7 @@ async fn a_writer_is_told_to_come_back_when_the_delegate_takes_its_time() {
 }
 
 #[tokio::test]
-async fn every_kind_of_change_recalls() {
+async fn every_kind_of_change_recalls_a_read_delegation() {
     let f = Fixture::new().await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
     let attrs: Fattr = Attrs { mode: Some(0o600), ..Attrs::default() }.into();
@@ -154,7 +154,7 @@ async fn every_kind_of_change_recalls() {
     for name in ["write", "setattr", "link", "rename", "remove"] {
         let file = a.make(name).await;
         let held = a.delegated(&file, WANT_READ).await;
-        // The delegate itself may.
+        // The delegate itself is not refused.
         if name == "setattr" {
             a.ok(on(name, &file)).await;
         }
@@ -164,7 +164,7 @@ async fn every_kind_of_change_recalls() {
 }
 
 #[tokio::test]
-async fn version_3_waits_for_a_delegation_or_comes_back() {
+async fn an_nfsv3_call_waits_for_a_recall_or_gets_jukebox() {
     use weir_nfs::v3;
     let f = Fixture::new().await;
     let mut a = f.callable("a").await;
@@ -217,7 +217,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn what_a_delegate_has_not_written_yet_is_told_to_others() {
+async fn getattr_of_other_clients_includes_the_delegates_unwritten_changes() {
     let f = Fixture::new().await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
     let file = a.make("file").await;
@@ -235,7 +235,7 @@ async fn what_a_delegate_has_not_written_yet_is_told_to_others() {
     let (changed, _) = tokio::join!(b.on(&file, asked.clone()), a.called());
     let OpRes::Getattr(Ok(changed)) = changed else { panic!() };
     assert!(changed.change > before.change && changed.size == Some(99));
-    // Its own attributes are the server's business only.
+    // The server answers the delegate's own GETATTR without a callback.
     assert!(matches!(a.on(&file, asked.clone()).await, OpRes::Getattr(Ok(_))));
 
     let reader = open_as(ShareAccess::READ, Claim::Fh);
@@ -244,12 +244,12 @@ async fn what_a_delegate_has_not_written_yet_is_told_to_others() {
 }
 
 #[tokio::test]
-async fn a_delegate_that_does_not_tell_attributes_is_asked_to_give_it_back() {
+async fn a_delegation_is_recalled_if_cb_getattr_fails() {
     let f = Fixture::new().await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
     let file = a.make("file").await;
     let asked = || Op::Getattr(Bitmap::of(&[CHANGE, SIZE]));
-    // An answer without the attributes, and none.
+    // A CB_GETATTR reply without the attributes, and no reply.
     for is_silent in [false, true] {
         let other = a.make(if is_silent { "silent" } else { "wordless" }).await;
         let held = a.delegated(&other, WANT_WRITE).await;
@@ -266,7 +266,7 @@ async fn a_delegate_that_does_not_tell_attributes_is_asked_to_give_it_back() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_answer_loses_its_delegation_in_a_lease() {
+async fn an_unanswered_recall_revokes_the_delegation_after_a_lease() {
     let f = Fixture::with(|config| config.state.lease = Duration::from_secs(2)).await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
     let file = a.make("file").await;
@@ -275,7 +275,7 @@ async fn a_client_that_does_not_answer_loses_its_delegation_in_a_lease() {
     let begun = Instant::now();
     loop {
         let done = b.on(&file, write_op(StateId::ANONYMOUS)).await;
-        // It renews its lease, or all would be gone at once.
+        // The client renews its lease; otherwise all of its state would expire.
         a.ok(vec![]).await;
         match done {
             OpRes::Write(Err(Error::Delay)) => {}
@@ -298,7 +298,7 @@ async fn a_client_that_does_not_answer_loses_its_delegation_in_a_lease() {
 }
 
 #[tokio::test]
-async fn a_backchannel_is_missed_and_bound_again() {
+async fn a_lost_backchannel_is_reported_and_can_be_bound_again() {
     use sequence::StatusFlags;
     let f = Fixture::new().await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
@@ -327,7 +327,7 @@ async fn a_backchannel_is_missed_and_bound_again() {
 }
 
 #[tokio::test]
-async fn wants_are_heeded_and_refusals_say_why() {
+async fn delegation_wants_are_honoured_and_refusals_give_a_reason() {
     let f = Fixture::new().await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
     let file = a.make("file").await;
@@ -338,7 +338,7 @@ async fn wants_are_heeded_and_refusals_say_why() {
     assert_eq!(delegation(&res), &none(WhyNone::NotWanted));
     let res = a.on(&file, with(ShareAccess::WANT_CANCEL)).await;
     assert_eq!(delegation(&res), &none(WhyNone::Cancelled));
-    // Without a wish, a file that is opened again is delegated; who cannot be called gets nothing.
+    // Without a want, a second open gets a delegation; a client without callbacks gets none.
     assert_eq!(delegation(&a.on(&file, plain()).await), &Delegation::None);
     let res = b.on(&file, with(ShareAccess::WANT_READ_DELEG)).await;
     assert_eq!(delegation(&res), &none(WhyNone::Resource(false)));
@@ -355,7 +355,7 @@ async fn wants_are_heeded_and_refusals_say_why() {
         let res = a.on(&file, with(ShareAccess::from_bits_retain(undefined))).await;
         assert!(matches!(res, OpRes::Open(Err(Error::Inval))), "{undefined:#x}: {res:?}");
     }
-    // The server sends no notices of what it can grant later, and says so.
+    // The server sends no CB_PUSH_DELEG or CB_RECALLABLE_OBJ_AVAIL, and says so.
     let later = ShareAccess::WANT_READ_DELEG
         | ShareAccess::SIGNAL_WHEN_RESOURCE_AVAILABLE
         | ShareAccess::PUSH_WHEN_UNCONTENDED;
@@ -370,7 +370,7 @@ async fn wants_are_heeded_and_refusals_say_why() {
 }
 
 #[tokio::test]
-async fn none_are_given_where_they_are_turned_off() {
+async fn no_delegations_are_granted_where_they_are_disabled() {
     let f = Fixture::with(|config| config.state.delegations = 0).await;
     let mut a = f.callable("a").await;
     let file = a.make("file").await;
@@ -401,7 +401,7 @@ async fn a_delegation_is_reclaimed_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_change_behind_the_servers_back_recalls_within_seconds() {
+async fn a_change_by_a_local_program_recalls_within_seconds() {
     let served = tempfile::tempdir().unwrap();
     let f = Fixture::of(LocalFs::open(served.path(), LocalOptions::default()).unwrap()).await;
     let mut a = f.callable("a").await;
@@ -416,15 +416,15 @@ async fn a_change_behind_the_servers_back_recalls_within_seconds() {
     let before = a.on(&file, asked()).await;
     std::fs::write(served.path().join("file"), "old").unwrap();
     let CbOp::Recall(_) = a.called().await else { panic!() };
-    // A holder that saw the change would keep its data, as it may have changed the file itself.
+    // If the holder saw the change attribute, it would take the change for its own and keep its data.
     assert_eq!(a.on(&file, asked()).await, before);
     a.on(&file, Op::Delegreturn(held)).await;
     assert_ne!(a.on(&file, asked()).await, before);
 }
 
-/// Its changes could not be told from those of a local program.
+/// The server could not distinguish the client's changes from those of a local program.
 #[tokio::test]
-async fn a_delegate_that_opens_the_file_to_write_is_asked_to_give_it_back() {
+async fn a_read_delegate_that_opens_to_write_is_recalled() {
     let f = Fixture::new().await;
     let mut a = f.callable("a").await;
     let file = a.make("file").await;
@@ -435,7 +435,7 @@ async fn a_delegate_that_opens_the_file_to_write_is_asked_to_give_it_back() {
 }
 
 #[tokio::test]
-async fn minor_version_0_is_called_where_it_listens() {
+async fn v40_callbacks_go_to_the_address_of_setclientid() {
     let f = Fixture::new().await;
     let (addr, mut called, listening) = callbacks::listen().await;
     let mut a = f.connect("old", 0).await;
@@ -469,7 +469,7 @@ async fn minor_version_0_is_called_where_it_listens() {
     assert!(matches!(done, OpRes::Write(Ok(_))));
     assert_eq!(returned, Ok(()));
 
-    // Once it does not listen any more, and holds one, its renewal says so.
+    // When a client that holds a delegation no longer listens, RENEW reports CB_PATH_DOWN.
     let other = b.make("other").await;
     let by_name = |seqid| match open(seqid) {
         Op::Open(args) => Op::Open(open::Args { claim: Claim::Null("other".into()), ..args }),

@@ -20,8 +20,8 @@ fn syncs_fail(fault: &Fault) {
     fault.add(Rule { call: Call::SyncNode, when: When::Always, what });
 }
 
-/// Each operation that changes names, attributes or sizes, and how it went. It is done, whether it
-/// reports failure or not.
+/// Each operation that changes names, attributes or sizes, and its result. The store executes it even if the
+/// sync after it fails.
 async fn every_change(c: &mut Client, fault: &Fault, fail: bool) -> Vec<(&'static str, Status)> {
     let (file, stateid) = c.open("file").await;
     if fail {
@@ -72,7 +72,7 @@ async fn every_change(c: &mut Client, fault: &Fault, fail: bool) -> Vec<(&'stati
 }
 
 #[tokio::test]
-async fn what_cannot_be_made_durable_is_not_acknowledged() {
+async fn changes_that_cannot_be_synced_are_not_acknowledged() {
     let (f, fault) = fixture(Durability::Sync).await;
     let mut c = f.client("a").await;
     for (what, status) in every_change(&mut c, &fault, false).await {
@@ -96,7 +96,7 @@ async fn a_relaxed_export_acknowledges_names_before_they_are_durable() {
 }
 
 #[tokio::test]
-async fn an_open_that_cannot_be_made_durable_leaves_no_state() {
+async fn an_open_whose_sync_fails_leaves_no_state() {
     let (f, fault) = fixture(Durability::Sync).await;
     let mut c = f.client("a").await;
     let (_, stateid) = c.open("full").await;
@@ -114,7 +114,7 @@ async fn an_open_that_cannot_be_made_durable_leaves_no_state() {
     truncating.how = open::How::Create(open::CreateHow::Unchecked(attrs.into()));
     assert_eq!(c.fails(vec![Op::Putrootfh(()), Op::Open(truncating)]).await, Error::Io);
     fault.clear();
-    // An open of either that stayed would deny these.
+    // If either open had stayed, these would be denied.
     let mut other = f.client("b").await;
     for name in ["new", "full"] {
         other.ok(with_deny_all(&other, name)).await;

@@ -1,11 +1,11 @@
-//! Several exports: the directories above them, who may use which, and what stays of handles.
+//! Several exports: the directories above them, their networks, and the lifetime of handles.
 
 use super::*;
 use crate::export::{CachePolicy, ClientAccess, ClientRule};
 use weir_nfs::v4::op::{create, link, read, readdir, remove, rename, secinfo, write};
 use weir_nfs::v4::types::{FsId, LockType, StableHow};
 use weir_nfs::v4::{Bitmap, attr};
-use weir_vfs::{Access, Caller, SetAttr};
+use weir_vfs::{Access, Caller, CreateMode, SetAttr};
 
 pub(super) const BUDGET: u64 = 32 << 20;
 
@@ -97,7 +97,7 @@ async fn exports_are_leaves_of_one_tree() {
     fsids.dedup();
     assert_eq!(fsids.len(), 4, "each export has its own: {fsids:?}");
 
-    // What a listing says of an export is what its root says.
+    // A listing shows the attributes of the export's root.
     let listed = c.list("/srv").await;
     assert_eq!(listed.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["a", "b"]);
     let a = c.attrs(walk("/srv/a"), &asked[..3]).await;
@@ -105,7 +105,7 @@ async fn exports_are_leaves_of_one_tree() {
     assert_eq!(c.list("/").await.len(), 2);
     assert_eq!(c.list("/srv/a").await, []);
 
-    // Down across the edge, and up again.
+    // LOOKUP into the export, and LOOKUPP out of it.
     let srv = c.handle_of("/srv").await;
     let up = [Op::Lookupp(()), Op::Getfh(())];
     let results = c.ok(walk("/srv/a").into_iter().chain(up.clone()).collect()).await;
@@ -121,7 +121,7 @@ async fn exports_are_leaves_of_one_tree() {
 }
 
 #[tokio::test]
-async fn nothing_changes_above_the_exports_nor_moves_across() {
+async fn directories_above_exports_are_read_only_and_rename_across_exports_fails() {
     let cache = cache();
     let f = serve(["/a", "/b"].map(|p| export(&cache, p, ExportOptions::default())).into()).await;
     let mut c = f.client("a").await;
@@ -151,7 +151,7 @@ async fn nothing_changes_above_the_exports_nor_moves_across() {
 }
 
 #[tokio::test]
-async fn networks_decide_at_every_request_who_may_use_what() {
+async fn every_request_checks_the_networks_of_its_export() {
     let cache = cache();
     let [open, shut] = ["/open", "/shut"].map(|p| export(&cache, p, ExportOptions::default()));
     let f = serve(vec![open.clone(), shut.clone()]).await;
@@ -182,7 +182,7 @@ async fn networks_decide_at_every_request_who_may_use_what() {
 }
 
 #[tokio::test]
-async fn handles_outlive_reloads_and_restarts_and_end_with_their_export() {
+async fn handles_survive_reloads_and_restarts_until_their_export_is_removed() {
     let cache = cache();
     let [a, b, new] = ["/a", "/b", "/0"].map(|p| export(&cache, p, ExportOptions::default()));
     let mut f = serve(vec![a.clone(), b.clone()]).await;
@@ -201,7 +201,7 @@ async fn handles_outlive_reloads_and_restarts_and_end_with_their_export() {
         write::Args { stateid: opened.stateid, offset: 0, stable: StableHow::FileSync, data };
     assert!(matches!(c.on(&file, Op::Write(args)).await, OpRes::Write(Ok(_))));
 
-    // Another export, and another order: seen at once, and nothing else is disturbed.
+    // A reload adds an export and changes their order: it is visible at once, and changes nothing else.
     f.server.set_exports(vec![new.clone(), b.clone(), a.clone()]).unwrap();
     assert_eq!(c.list("/").await.len(), 3);
     assert_ne!(c.attrs(walk("/"), &asked).await.change, before.change);
@@ -212,7 +212,7 @@ async fn handles_outlive_reloads_and_restarts_and_end_with_their_export() {
     f.server.set_exports(vec![a.clone()]).unwrap();
     assert_eq!(c.on(&held, look.clone()).await, OpRes::Putfh(Err(Error::Stale)));
     assert_eq!(c.fails(walk("/b")).await, Error::NoEnt);
-    // Another directory in its place is another export; its own one is itself again.
+    // Another directory under the same name is another export; the original directory is the same export again.
     let other = Export { source: "/elsewhere".into(), ..b.clone() };
     f.server.set_exports(vec![a.clone(), other]).unwrap();
     assert_eq!(c.on(&held, look.clone()).await, OpRes::Putfh(Err(Error::Stale)));
@@ -235,7 +235,7 @@ async fn handles_outlive_reloads_and_restarts_and_end_with_their_export() {
 }
 
 #[tokio::test]
-async fn an_export_that_is_gone_is_closed_whatever_was_open_of_it() {
+async fn removing_an_export_closes_its_open_files() {
     let cache = cache();
     let [a, b] = ["/a", "/b"].map(|p| export(&cache, p, ExportOptions::default()));
     let weak = b.fs.downgrade();
@@ -261,11 +261,14 @@ async fn an_export_that_is_gone_is_closed_whatever_was_open_of_it() {
     assert_eq!(c.status_flags, sequence::StatusFlags::empty());
 }
 
-/// Makes a file of `len` bytes in an export, past the cache.
+/// Creates a file of `len` bytes in an export, bypassing the cache.
 pub(super) async fn fill(export: &Export, name: &str, len: u64) {
     let fs = &export.fs;
     let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
-    let made = fs.create(&Caller::Own, fs.root(), name.as_bytes(), &set, true).await.unwrap();
+    let made = fs
+        .create(&Caller::Own, fs.root().entry(name.as_bytes()).with(&set), CreateMode::MustBeNew)
+        .await
+        .unwrap();
     let file = fs.open(&Caller::Own, made.attr.id, Access::READ | Access::WRITE).await.unwrap();
     let block = vec![7; 1 << 20];
     for offset in (0..len).step_by(block.len()) {
@@ -286,7 +289,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn streams_through_exports_that_do_not_cache_them_take_nothing_from_others() {
+async fn streams_through_uncached_exports_evict_no_pages() {
     const HOT: u64 = BUDGET / 2;
     let cache = cache();
     let auto = CachePolicy::Auto { stream_bytes: BUDGET / 4 };
@@ -311,7 +314,7 @@ async fn streams_through_exports_that_do_not_cache_them_take_nothing_from_others
         c.handle_of("/auto/short").await,
     ];
     let [hot, past, long, short] = &files;
-    // What the files were made with is in the cache, too: it takes some rounds to be hotter.
+    // The pages from creating the files are in the cache, too: the hot set needs some rounds to be hotter.
     let mut rounds = 0;
     loop {
         let filled = cache.stats().fill_pages;
@@ -337,7 +340,7 @@ async fn streams_through_exports_that_do_not_cache_them_take_nothing_from_others
     c.stream(short, BUDGET / 8).await;
     assert_eq!(cache.stats().fill_pages, after.fill_pages, "what is short stays");
 
-    // Writes, likewise.
+    // The same with writes.
     let opened = then(then(walk("/past"), c.open_op("written", 0)), Op::Getfh(()));
     let results = c.ok(opened).await;
     let (Some(OpRes::Open(Ok(opened))), Ok(file)) = (results.get(2), handle(&results)) else {

@@ -8,7 +8,7 @@ use weir_nfs::v4::op::{commit, read, readdir, rename, setattr, write};
 use weir_nfs::v4::types::StableHow;
 
 #[tokio::test]
-async fn what_is_written_is_read() {
+async fn written_data_is_read_back() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     let (file, stateid) = c.open("file").await;
@@ -27,14 +27,14 @@ async fn what_is_written_is_read() {
     let OpRes::Read(Ok(read)) = c.on(&file, Op::Read(args)).await else { panic!() };
     assert!(read.eof);
     assert_eq!(read.data.to_bytes(), [&[0; 5], &data[..]].concat());
-    // Without an open, with the caller's own rights.
+    // Without an open, the caller's own rights apply.
     let args = read::Args { stateid: StateId::ANONYMOUS, offset: 300_000, count: 10 };
     let OpRes::Read(Ok(read)) = c.on(&file, Op::Read(args)).await else { panic!() };
     assert_eq!((read.eof, read.data.len()), (true, 10));
 }
 
 #[tokio::test]
-async fn a_reply_is_cut_to_the_clients_limit() {
+async fn a_read_reply_is_cut_to_the_session_limit() {
     let f = Fixture::new().await;
     let mut big = f.client("a").await;
     let (file, stateid) = big.open("file").await;
@@ -91,7 +91,7 @@ async fn a_directory_is_read_in_pages_of_any_size() {
 }
 
 #[tokio::test]
-async fn names_move_and_go_and_handles_with_them() {
+async fn handles_follow_renames_and_end_with_removal() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     let (file, _) = c.open("old").await;
@@ -110,7 +110,7 @@ async fn names_move_and_go_and_handles_with_them() {
 }
 
 #[tokio::test]
-async fn an_exclusive_create_is_recognised_when_it_comes_again() {
+async fn a_repeated_exclusive_create_is_recognised() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     let create = |verifier: [u8; 8]| {
@@ -131,7 +131,7 @@ async fn an_exclusive_create_is_recognised_when_it_comes_again() {
 }
 
 #[tokio::test]
-async fn sizes_are_set_under_an_open() {
+async fn setattr_of_size_works_under_an_open() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     let (file, stateid) = c.open("file").await;
@@ -148,9 +148,9 @@ async fn sizes_are_set_under_an_open() {
     assert_eq!(attrs.size, Some(1 << 40));
 }
 
-/// libnfs, for one, takes a short read for the end of the file or for an error.
+/// Some clients (libnfs) take a short read for the end of the file or for an error.
 #[tokio::test]
-async fn a_read_is_short_only_at_the_end_however_little_the_cache_lends_at_once() {
+async fn a_read_is_short_only_at_the_end_of_the_file() {
     const BUDGET: u64 = 1 << 20;
     const ONE: usize = 600_000;
     let uncached = |config: &mut ServerConfig| {
@@ -159,7 +159,7 @@ async fn a_read_is_short_only_at_the_end_however_little_the_cache_lends_at_once(
     let f = Fixture::of_budget(MemoryFs::new(), BUDGET, uncached).await;
     let mut c = f.client("a").await;
     let (file, stateid) = c.open("file").await;
-    // Data, a hole in the middle, and data again, of no round length.
+    // Data, a hole, and data again, with an odd length.
     let mut content: Vec<u8> = (0..2 * ONE + 1234).map(|i| (i / 3) as u8).collect();
     content[400_000..900_000].fill(0);
     for (i, piece) in content.chunks(100_000).enumerate().filter(|(i, _)| !(4..9).contains(i)) {
@@ -179,7 +179,7 @@ async fn a_read_is_short_only_at_the_end_however_little_the_cache_lends_at_once(
 }
 
 #[tokio::test]
-async fn what_no_file_of_the_store_can_hold_is_refused_before_it_is_accepted() {
+async fn writes_beyond_the_largest_file_of_the_store_are_refused() {
     use weir_nfs::v4::op::allocate;
     const LARGEST: u64 = 1 << 20;
     let store = weir_stores::fault::Fault::over(MemoryFs::new(), 1);

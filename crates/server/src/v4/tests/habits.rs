@@ -9,10 +9,10 @@ use weir_nfs::v4::op::{
 use weir_nfs::v4::types::{LockType, NetAddr, NfsTime, SetTime};
 use weir_nfs::v4::{Bitmap, OpCode, attr};
 
-/// macOS asks for all attributes that there were in minor version 0, archive and MIME type among
-/// them; what the server has not is left out.
+/// macOS requests all attributes of minor version 0, including archive and MIME type; the server omits those that
+/// it does not support.
 #[tokio::test]
-async fn macos_asks_for_attributes_that_no_unix_has() {
+async fn macos_requests_attributes_that_unix_lacks() {
     let f = Fixture::new().await;
     let mut c = f.connect("mac", 0).await;
     let asked = (0..=attr::MOUNTED_ON_FILEID).collect::<Vec<_>>();
@@ -24,10 +24,10 @@ async fn macos_asks_for_attributes_that_no_unix_has() {
     assert!(attrs.fileid.is_some() && attrs.mounted_on_fileid.is_some());
 }
 
-/// macOS opens with share reservations of its own, of owners that are new each time, and confirms;
-/// then it sets what OPEN's exclusive way has no place for.
+/// macOS opens with share reservations, each time with a new owner, and confirms; then it sets the attributes that
+/// an exclusive OPEN cannot carry.
 #[tokio::test]
-async fn macos_opens_exclusively_confirms_and_sets_attributes() {
+async fn macos_creates_exclusively_confirms_and_sets_attributes() {
     let f = Fixture::new().await;
     let mut c = f.connect("mac", 0).await;
     let client_id = v40::introduce_at(&mut c, None).await;
@@ -72,10 +72,10 @@ async fn macos_opens_exclusively_confirms_and_sets_attributes() {
     }
 }
 
-/// macOS mounted with `namedattr` opens the directory of named attributes; told that there are
-/// none, it goes on with files beside.
+/// macOS mounted with `namedattr` opens the directory of named attributes; after NOTSUPP it uses AppleDouble
+/// files.
 #[tokio::test]
-async fn macos_is_told_that_there_are_no_named_attributes() {
+async fn openattr_of_macos_fails_with_notsupp() {
     let f = Fixture::new().await;
     let mut c = f.connect("mac", 0).await;
     let reply = c.raw(vec![Op::Putrootfh(()), Op::Refused(OpCode::Openattr)]).await;
@@ -86,9 +86,9 @@ async fn macos_is_told_that_there_are_no_named_attributes() {
     assert_eq!(attrs.named_attr, Some(false));
 }
 
-/// macOS asks for rights beyond those of its version; the answer says which of them it is about.
+/// macOS requests access bits that its version does not define; the reply says which ones the server supports.
 #[tokio::test]
-async fn macos_asks_for_rights_that_there_are_not() {
+async fn macos_requests_undefined_access_bits() {
     let f = Fixture::new().await;
     let mut c = f.connect("mac", 0).await;
     let all = access::Rights::from_bits_retain(u32::MAX);
@@ -99,9 +99,9 @@ async fn macos_asks_for_rights_that_there_are_not() {
     assert!(!granted.supported.contains(access::Rights::XAREAD), "of a later version");
 }
 
-/// macOS's Finder reads directories in small pages, and `.` and `..` are no names to look up.
+/// macOS's Finder reads directories in small pages. LOOKUP of `.` and `..` fails.
 #[tokio::test]
-async fn macos_reads_small_pages_and_looks_up_no_dots() {
+async fn macos_reads_directories_in_small_pages() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     for name in ["._a", "a", ".DS_Store"] {
@@ -127,10 +127,10 @@ async fn macos_reads_small_pages_and_looks_up_no_dots() {
     }
 }
 
-/// FreeBSD asks in every version whether there are access control lists of NFSv4's kind
+/// FreeBSD asks in every version whether the server has NFSv4 ACLs
 /// (`pathconf(_PC_ACL_NFS4)`), and how long names may be.
 #[tokio::test]
-async fn freebsd_asks_for_lists_and_limits() {
+async fn freebsd_requests_acls_and_limits() {
     let f = Fixture::new().await;
     let asked = Bitmap::of(&[attr::SUPPORTED_ATTRS, attr::ACLSUPPORT, attr::MAXNAME, attr::ACL]);
     for minor in [0, 1] {
@@ -165,10 +165,10 @@ async fn freebsd_sends_owners_as_numbers_or_names() {
     }
 }
 
-/// macOS without a callback service says that it listens at 0.0.0.0, port 0, as program 0: it is
-/// served, and never called.
+/// macOS without a callback service sends the callback address 0.0.0.0, port 0, program 0: the server serves it and
+/// never calls it.
 #[tokio::test]
-async fn macos_listens_nowhere() {
+async fn macos_without_a_callback_address_gets_no_delegation() {
     let f = Fixture::new().await;
     let mut c = f.connect("mac", 0).await;
     let args = setclientid::Args {
@@ -185,7 +185,7 @@ async fn macos_listens_nowhere() {
     c.minor = 0;
     let Op::Open(mut args) = c.open_op("file", 0) else { panic!() };
     args.owner.client_id = client_id;
-    // A file that it opens again and again is given no delegation that could not be recalled.
+    // It gets no delegation even for a file that it opens repeatedly, as none could be recalled.
     for seqid in 0..3 {
         args.seqid = seqid;
         let results = c.raw(vec![Op::Putrootfh(()), Op::Open(args.clone()), Op::Getfh(())]).await;
@@ -196,7 +196,7 @@ async fn macos_listens_nowhere() {
     }
 }
 
-/// FreeBSD gives up what it has locked from 0 to the end of all files, also if it locked less.
+/// FreeBSD unlocks from 0 to the end of the file, even if it locked less.
 #[tokio::test]
 async fn freebsd_unlocks_everything_at_once() {
     let f = Fixture::new().await;
@@ -238,9 +238,9 @@ async fn freebsd_unlocks_everything_at_once() {
     assert!(matches!(other.on(&file, Op::Lock(args)).await, OpRes::Lock(Ok(_))));
 }
 
-/// FreeBSD asks which security flavors there are without naming a file, which uses the filehandle up.
+/// FreeBSD sends SECINFO_NO_NAME, which consumes the filehandle.
 #[tokio::test]
-async fn freebsd_asks_for_flavors_without_a_name() {
+async fn freebsd_sends_secinfo_no_name() {
     let f = Fixture::new().await;
     let mut c = f.client("bsd").await;
     let ask = secinfo_no_name::Style::Current;
@@ -251,7 +251,7 @@ async fn freebsd_asks_for_flavors_without_a_name() {
     assert_eq!(c.fails(ops).await, Error::NoFilehandle);
 }
 
-/// FreeBSD binds each further connection for its own requests alone.
+/// FreeBSD binds each further connection to the fore channel only.
 #[tokio::test]
 async fn freebsd_binds_connections_for_requests_only() {
     let f = Fixture::new().await;
@@ -269,8 +269,8 @@ async fn freebsd_binds_connections_for_requests_only() {
     c.ok(vec![Op::Putrootfh(()), Op::Getfh(())]).await;
 }
 
-/// A cookie that no listing gave, which FreeBSD may keep of a directory that has changed: the listing
-/// ends, or the cookie is refused; it does not begin again.
+/// FreeBSD may keep a cookie of a directory that has changed since. With a cookie that no listing returned, the
+/// listing ends or fails; it does not begin again.
 #[tokio::test]
 async fn freebsd_keeps_cookies_of_directories_that_have_changed() {
     let f = Fixture::new().await;

@@ -1,13 +1,16 @@
-//! What happens between two steps of an operation: each test holds one where it waits, and lets another
-//! act.
+//! Interleavings: each test holds one operation between two of its steps, and runs another one
+//! meanwhile.
 
 use super::callbacks;
 use super::delegations::{WANT_READ, WANT_WRITE, delegation, open_as};
 use super::exports::{cache, export, serve, walk};
+use super::v40::introduce_at;
 use super::*;
 use futures_util::FutureExt;
+use std::sync::LazyLock;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
+use weir_base::ManualClock;
 use weir_nfs::v4::CbOp;
 use weir_nfs::v4::cb::notify_lock;
 use weir_nfs::v4::op::open::{Claim, Delegation, ShareAccess, WhyNone};
@@ -21,7 +24,7 @@ fn store() -> Arc<Fault> {
     Fault::over(MemoryFs::new(), 1)
 }
 
-/// Holds calls of a kind from now on.
+/// Holds all further calls of a kind.
 fn hold(store: &Fault, call: Call) {
     store.add(Rule { call, when: When::Always, what: What::Hold });
 }
@@ -45,7 +48,7 @@ async fn held(store: &Fault) {
 }
 
 #[tokio::test]
-async fn an_open_of_an_export_that_goes_away_meanwhile_leaves_nothing() {
+async fn an_open_during_the_removal_of_its_export_leaves_no_state() {
     let (cache, store) = (cache(), store());
     let stays = export(&cache, "/stays", ExportOptions::default());
     let goes = export(&cache, "/goes", ExportOptions::default());
@@ -67,7 +70,7 @@ async fn an_open_of_an_export_that_goes_away_meanwhile_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn an_open_whose_truncation_fails_leaves_what_was_open_before() {
+async fn a_failed_truncating_open_keeps_the_earlier_open() {
     let store = store();
     let f = Fixture::of(store.clone()).await;
     let (mut a, mut b) = (f.client("a").await, f.client("b").await);
@@ -91,7 +94,7 @@ async fn an_open_whose_truncation_fails_leaves_what_was_open_before() {
         vec![Op::Putrootfh(()), Op::Open(args)]
     };
     assert_eq!(a.fails(truncating(&a, 2)).await, Error::NoSpc);
-    // Neither the access nor the denial of it is there.
+    // Neither the access nor the deny mode of the failed open is left.
     let read = |count| read::Args { stateid: before.stateid, offset: 0, count };
     assert!(matches!(a.on(&file, Op::Read(read(1))).await, OpRes::Read(Ok(_))));
     let data = weir_nfs::Data::Bytes("new".into());
@@ -102,7 +105,7 @@ async fn an_open_whose_truncation_fails_leaves_what_was_open_before() {
         b.on(&file, open_as(ShareAccess::WRITE, Claim::Fh)).await,
         OpRes::Open(Ok(_))
     ));
-    // One that was new is gone.
+    // A new open is removed.
     let counts = f.server.services.state.lock().counts();
     assert_eq!(f.client("c").await.fails(truncating(&b, 0)).await, Error::NoSpc);
     assert_eq!(f.server.services.state.lock().counts(), counts);
@@ -135,9 +138,9 @@ async fn a_file_is_not_delegated_while_its_name_is_removed_or_changed() {
     }
 }
 
-/// While one waits for a delegation to come back, others change the directory.
+/// While one operation waits for the return of a delegation, others change the directory.
 #[tokio::test]
-async fn nobody_waits_for_a_recall_with_a_directory_locked() {
+async fn no_operation_waits_for_a_recall_while_it_locks_a_directory() {
     use weir_nfs::v3;
     let f = Fixture::new().await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
@@ -181,7 +184,7 @@ async fn nobody_waits_for_a_recall_with_a_directory_locked() {
 }
 
 #[tokio::test]
-async fn an_export_that_hangs_does_not_hold_up_the_sweep() {
+async fn a_hanging_export_does_not_delay_the_sweep() {
     let store = store();
     let f = Fixture::of(store.clone()).await;
     let mut a = f.callable("a").await;
@@ -197,7 +200,7 @@ async fn an_export_that_hangs_does_not_hold_up_the_sweep() {
 }
 
 #[tokio::test]
-async fn a_callback_whose_caller_goes_away_keeps_its_slot_until_it_is_answered() {
+async fn an_abandoned_callback_keeps_its_slot_until_it_is_answered() {
     let f = Fixture::new().await;
     let mut c = f.callable("a").await;
     let id = f.server.services.state.lock().clients.iter().next().unwrap().id;
@@ -256,35 +259,36 @@ async fn exchange(c: &mut Client, verifier: [u8; 8]) -> exchange_id::Exchanged {
 }
 
 #[tokio::test]
-async fn a_session_that_cannot_be_made_changes_nothing_but_its_number() {
-    let f = Fixture::with(|config| config.state.sessions = 2).await;
+async fn a_refused_create_session_only_advances_its_sequence_number() {
+    // An address may have half of them.
+    let f = Fixture::with(|config| config.state.sessions = 4).await;
     let mut a = f.client("a").await;
     a.open("file").await;
     let counts = f.server.services.state.lock().counts();
     let mut again = f.connect("a", 2).await;
     let exchange_id::Exchanged { client_id, sequence_id, .. } =
         exchange(&mut again, *b"two run.").await;
-    // No reply is so small: the number is used up, and the reply is kept.
+    // No reply fits that size: the server consumes the number and keeps the reply.
     for max_response in [79, 79, 1 << 20] {
         let reply = again.raw(vec![session(client_id, sequence_id, max_response)]).await;
         assert_eq!(reply.status, Err(Error::TooSmall));
     }
     assert_eq!(f.server.services.state.lock().counts(), counts, "the run before has its state");
     a.ok(vec![]).await;
-    // Another principal does not use numbers up.
+    // A request of another principal consumes no number.
     let mut thief = f.connect("a", 2).await;
     let cred = AuthSys { uid: 7, machine_name: "a".into(), ..AuthSys::default() };
     thief.cred = OpaqueAuth::from(&cred);
     let reply = thief.raw(vec![session(client_id, sequence_id + 1, 1 << 20)]).await;
     assert_eq!(reply.status, Err(Error::ClIdInUse));
 
-    // Without room, no client is confirmed, and the number can be used again.
+    // Without room the server confirms no client, and the number can be used again.
     let other = f.client("other").await;
     let mut full = f.connect("full", 2).await;
     let waiting = exchange(&mut full, *b"one run.").await;
     let make = || session(waiting.client_id, waiting.sequence_id, 1 << 20);
     assert_eq!(full.raw(vec![make()]).await.status, Err(Error::Delay));
-    // A client that restarted takes the place of its run before.
+    // A restarted client replaces its earlier incarnation.
     let reply = again.raw(vec![session(client_id, sequence_id + 1, 1 << 20)]).await;
     assert_eq!(reply.status, Ok(()));
     assert_eq!(f.server.services.state.lock().counts(), (0, 0));
@@ -292,7 +296,7 @@ async fn a_session_that_cannot_be_made_changes_nothing_but_its_number() {
     assert_eq!(full.raw(vec![make()]).await.status, Ok(()));
 }
 
-/// A copy of a long file, all hole but its front, that is held while it writes the hole.
+/// A copy of a long file with data only at its front, held while it writes the hole.
 struct Held {
     store: Arc<Fault>,
     f: Fixture,
@@ -336,15 +340,15 @@ impl Held {
         Self { store, f, c, from, to, to_id, name }
     }
 
-    /// The size of the file that is written to.
+    /// The size of the destination.
     async fn size(&self) -> u64 {
         let own = &weir_vfs::Caller::Own;
-        self.f.fs.lookup(own, self.f.fs.root(), b"destination").await.unwrap().size
+        self.f.fs.lookup(own, self.f.fs.root().entry(b"destination")).await.unwrap().size
     }
 }
 
 #[tokio::test]
-async fn nothing_is_written_nor_told_after_a_copy_is_cancelled() {
+async fn a_cancelled_copy_writes_nothing_and_sends_no_callback() {
     let mut h = Held::new().await;
     let cancel = Op::OffloadCancel(h.name);
     let cancelled = h.c.on(&h.to, cancel.clone()).await;
@@ -373,7 +377,7 @@ async fn a_copy_ends_with_the_open_that_it_writes_under() {
     let open_stateid = h.to_id;
     let close = close::Args { seqid: 0, open_stateid };
     assert!(matches!(h.c.on(&h.to, Op::Close(close)).await, OpRes::Close(Ok(_))));
-    // The next owner denies all others, and waits for the step that is under way.
+    // The next owner denies all access, and waits for the step in progress.
     let mut next = h.f.client("next").await;
     let opening = tokio::spawn(async move {
         let alone = next.open_op("destination", 3);
@@ -404,7 +408,7 @@ async fn a_copy_ends_with_its_export() {
     let CbOp::Offload(told) = c.called().await else { panic!() };
     assert_eq!(told.outcome.unwrap_err().error, Error::Stale);
     let own = &weir_vfs::Caller::Own;
-    assert!(h.f.fs.lookup(own, h.f.fs.root(), b"destination").await.unwrap().size < LEN);
+    assert!(h.f.fs.lookup(own, h.f.fs.root().entry(b"destination")).await.unwrap().size < LEN);
 }
 
 #[tokio::test]
@@ -422,7 +426,7 @@ async fn directories_are_made_while_files_are_linked() {
         Op::Create(made),
     ])
     .await;
-    // A directory is not linked, nor is anything linked in what is none.
+    // LINK of a directory and LINK in a non-directory fail.
     let ops = |saved: &FileHandle, at: Vec<Op>| {
         let mut ops = vec![Op::Putfh(saved.clone()), Op::Savefh(())];
         ops.extend(at);
@@ -434,4 +438,52 @@ async fn directories_are_made_while_files_are_linked() {
     let dir = handle(&c.ok(at_dir).await).unwrap();
     assert_eq!(c.fails(ops(&dir, vec![Op::Putrootfh(())])).await, Error::IsDir);
     assert_eq!(c.fails(ops(&file, vec![Op::Putfh(file.clone())])).await, Error::NotDir);
+}
+
+#[tokio::test]
+async fn a_client_keeps_its_lease_while_the_store_delays_its_call() {
+    static CLOCK: LazyLock<Arc<ManualClock>> = LazyLock::new(Arc::default);
+    const LEASE: Duration = Duration::from_secs(90);
+    const DENY_ALL: u32 = 3;
+    for minor in [0, 2] {
+        let store = store();
+        let f = Fixture::of_with(store.clone(), |config| config.clock = CLOCK.clone()).await;
+        let mut b = f.client("b").await;
+        let (mut a, client_id) = match minor {
+            0 => {
+                let mut a = f.connect("a", 0).await;
+                let client_id = introduce_at(&mut a, None).await;
+                (a, client_id)
+            }
+            _ => (f.client("a").await, 0),
+        };
+        let open = |name, seqid| match b.open_op(name, DENY_ALL) {
+            Op::Open(args) => {
+                let owner = StateOwner { client_id, owner: "process".into() };
+                vec![Op::Putrootfh(()), Op::Open(open::Args { seqid, owner, ..args })]
+            }
+            other => panic!("{other:?}"),
+        };
+        let (first, second) = (open("file", 1), open("other", 2));
+        let taken = match b.open_op("file", 0) {
+            Op::Open(args) => Op::Open(open::Args { how: open::How::NoCreate, ..args }),
+            other => panic!("{other:?}"),
+        };
+        let taken = vec![Op::Putrootfh(()), taken];
+        let reply = if minor == 0 { a.raw(first).await } else { a.run(first).await };
+        assert_eq!(reply.status, Ok(()));
+        hold(&store, Call::Create);
+        let delayed = async { if minor == 0 { a.raw(second).await } else { a.run(second).await } };
+        let meanwhile = async {
+            held(&store).await;
+            CLOCK.advance(LEASE * 2);
+            let status = b.run(taken.clone()).await.status;
+            let_go(&store);
+            status
+        };
+        let (reply, status) = tokio::join!(delayed, meanwhile);
+        assert_eq!((reply.status, status), (Ok(()), Err(Error::ShareDenied)), "version 4.{minor}");
+        CLOCK.advance(LEASE * 2);
+        assert_eq!(b.run(taken).await.status, Ok(()), "version 4.{minor}");
+    }
 }

@@ -13,7 +13,7 @@ pub(super) fn lock_op(open_stateid: StateId, kind: LockType, reclaim: bool) -> O
 }
 
 #[tokio::test]
-async fn a_lock_keeps_others_out_until_it_is_given_up() {
+async fn a_lock_excludes_other_clients_until_it_is_released() {
     let f = Fixture::new().await;
     let (mut a, mut b) = (f.client("a").await, f.client("b").await);
     let (file, open_a) = a.open("file").await;
@@ -49,7 +49,7 @@ async fn a_lock_keeps_others_out_until_it_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_share_reservation_keeps_others_out_until_it_is_closed() {
+async fn a_share_reservation_excludes_other_clients_until_close() {
     let f = Fixture::new().await;
     let (mut a, mut b) = (f.client("a").await, f.client("b").await);
     let results = a.ok(vec![Op::Putrootfh(()), a.open_op("file", 3), Op::Getfh(())]).await;
@@ -63,7 +63,7 @@ async fn a_share_reservation_keeps_others_out_until_it_is_closed() {
 }
 
 #[tokio::test]
-async fn the_current_stateid_stands_for_the_one_just_made() {
+async fn the_current_stateid_is_the_one_of_the_preceding_open() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     let close = close::Args { seqid: 0, open_stateid: StateId::CURRENT };
@@ -71,7 +71,7 @@ async fn the_current_stateid_stands_for_the_one_just_made() {
     assert_eq!(c.fails(vec![Op::Putrootfh(()), Op::Close(close)]).await, Error::BadStateId);
 }
 
-/// A lock of one byte, for an owner of its own.
+/// A lock of one byte, with its own owner.
 fn lock_byte(open_stateid: StateId, owner: &'static str, offset: u64, kind: LockType) -> Op {
     let lock_owner = StateOwner { client_id: 0, owner: owner.into() };
     let new = lock::NewLocker { open_seqid: 0, open_stateid, lock_seqid: 0, lock_owner };
@@ -80,7 +80,7 @@ fn lock_byte(open_stateid: StateId, owner: &'static str, offset: u64, kind: Lock
 }
 
 #[tokio::test]
-async fn a_client_that_waits_for_a_lock_is_told_when_it_is_free() {
+async fn a_client_that_waits_for_a_lock_is_notified_when_it_is_free() {
     let f = Fixture::new().await;
     let (mut a, mut b) = (f.client("a").await, f.callable("b").await);
     let (file, open_a) = a.open("file").await;
@@ -93,7 +93,7 @@ async fn a_client_that_waits_for_a_lock_is_told_when_it_is_free() {
     else {
         panic!()
     };
-    // One that only tries is not told, one that waits is, by the name that it gave its owner.
+    // The server notifies a blocking LOCK, by its owner's name, and not a nonblocking one.
     for (owner, kind) in [("tries", LockType::Read), ("waits", LockType::ReadWaiting)] {
         let denied = b.on(&file, lock_byte(open_b, owner, 7, kind)).await;
         assert!(matches!(denied, OpRes::Lock(Err(Detailed::Detail(_)))), "{denied:?}");
@@ -118,7 +118,7 @@ async fn a_client_that_waits_for_a_lock_is_told_when_it_is_free() {
     b.serve_for(std::time::Duration::from_millis(100)).await;
     assert_eq!(b.service.called, [], "no other client is told");
 
-    // Who cannot be called is not told that it may rely on it.
+    // A client without callbacks does not get the flag MAY_NOTIFY_LOCK.
     let results = a.ok(vec![Op::Putrootfh(()), a.open_op("other", 0)]).await;
     let Some(OpRes::Open(Ok(opened))) = results.last() else { panic!("{results:?}") };
     assert!(!opened.flags.contains(open::ResultFlags::MAY_NOTIFY_LOCK));
@@ -143,7 +143,7 @@ async fn a_lock_that_would_never_be_granted_is_a_deadlock() {
 }
 
 impl Client {
-    /// What TEST_STATEID says.
+    /// The result of TEST_STATEID.
     pub(super) async fn tested(&mut self, ids: &[StateId]) -> Vec<Status> {
         let mut results = self.ok(vec![Op::TestStateid(ids.to_vec().into())]).await;
         match results.pop() {
@@ -154,7 +154,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn a_client_is_told_what_was_taken_from_it_until_it_says_that_it_knows() {
+async fn a_client_is_told_of_revoked_state_until_it_acknowledges() {
     use std::time::Duration;
     const LEASE: Duration = Duration::from_secs(1);
     let f = Fixture::with(|config| config.state.lease = LEASE).await;
@@ -163,7 +163,7 @@ async fn a_client_is_told_what_was_taken_from_it_until_it_says_that_it_knows() {
     let (other, open_other) = a.open("other").await;
     let locked = lock_op(open_a, LockType::Write, false);
     let OpRes::Lock(Ok(held)) = a.on(&file, locked.clone()).await else { panic!() };
-    // It is cut off, for longer than its lease.
+    // The client is cut off for longer than its lease.
     tokio::time::sleep(LEASE + Duration::from_millis(500)).await;
     let (_, open_b) = b.open("file").await;
     let taken = b.on(&file, lock_op(open_b, LockType::Write, false)).await;
@@ -180,7 +180,7 @@ async fn a_client_is_told_what_was_taken_from_it_until_it_says_that_it_knows() {
     assert_eq!(a.tested(&[held]).await, [Err(Error::BadStateId)]);
     assert_eq!(a.status_flags, sequence::StatusFlags::empty());
 
-    // All of it, where all is in the way.
+    // The server revokes all of the state if all of it conflicts.
     let results = a.ok(vec![Op::Putrootfh(()), a.open_op("alone", 3)]).await;
     let Some(OpRes::Open(Ok(alone))) = results.last() else { panic!("{results:?}") };
     let args = close::Args { seqid: 0, open_stateid: open_other };
@@ -192,7 +192,7 @@ async fn a_client_is_told_what_was_taken_from_it_until_it_says_that_it_knows() {
 }
 
 #[tokio::test]
-async fn programs_of_the_machine_and_clients_keep_each_other_out() {
+async fn locks_of_local_programs_and_clients_conflict() {
     use weir_stores::local::{LocalFs, LocalOptions};
     use weir_vfs::{Access, Caller, Lock, LockOwner, LockRange};
     let dir = tempfile::tempdir().unwrap();
@@ -201,7 +201,7 @@ async fn programs_of_the_machine_and_clients_keep_each_other_out() {
     let (mut a, mut b) = (f.client("a").await, f.client("b").await);
     let ((file, open_a), (_, open_b)) = (a.open("file").await, b.open("file").await);
     let other = open();
-    let id = other.lookup(&Caller::Own, other.root(), b"file").await.unwrap().id;
+    let id = other.lookup(&Caller::Own, other.root().entry(b"file")).await.unwrap().id;
     let both = Access::READ | Access::WRITE;
     let program = other.open(&Caller::Own, id, both).await.unwrap();
     let owner = LockOwner(1);
@@ -219,7 +219,7 @@ async fn programs_of_the_machine_and_clients_keep_each_other_out() {
     assert!(matches!(taken, OpRes::Lock(Err(Detailed::Detail(_)))), "{taken:?}");
     program.unlock(owner, LockRange::ALL).await.unwrap();
 
-    // Of two clients' shared locks, one alone keeps a writer out.
+    // One of two clients' shared locks is enough to exclude a writer.
     let OpRes::Lock(Ok(held)) = a.on(&file, lock_op(open_a, LockType::Read, false)).await else {
         panic!()
     };
@@ -232,7 +232,7 @@ async fn programs_of_the_machine_and_clients_keep_each_other_out() {
     let unlock = locku::Args { kind, seqid, lock_stateid: held, offset, length };
     assert!(matches!(a.on(&file, Op::Locku(unlock)).await, OpRes::Locku(Ok(_))));
     assert_eq!(program.lock(owner, lock(7, 9, true), false).await, denied);
-    // What is left goes with the file.
+    // The remaining locks end with the open file.
     let close = close::Args { seqid: 0, open_stateid: open_b };
     let closed = b.on(&file, Op::Close(close)).await;
     assert!(matches!(closed, OpRes::Close(Ok(_))), "{closed:?}");

@@ -1,4 +1,4 @@
-//! Calls that wait hold no pages of the cache: however many of them there are, others get memory.
+//! Waiting calls pin no pages of the cache: any number of them leaves memory for others.
 
 use super::exports::fill;
 use super::*;
@@ -8,7 +8,7 @@ use weir_nfs::v4::op::{copy, read};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 
 const BUDGET: u64 = 4 << 20;
-/// Length of a file; what [`CLIENTS`] of them hold is more than the budget.
+/// Length of a file; the pages of [`CLIENTS`] of them exceed the budget.
 const LEN: u64 = 500 << 10;
 const CLIENTS: usize = 12;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ fn read_op(count: u32) -> Op {
 }
 
 #[tokio::test]
-async fn a_compound_that_waits_holds_no_pages_of_its_reads() {
+async fn a_waiting_compound_pins_no_pages_of_its_reads() {
     let compound =
         |file, absent| vec![Op::Putfh(file), read_op(LEN as u32), Op::Putfh(absent), read_op(4096)];
     for reply in all_wait(compound).await {
@@ -67,13 +67,13 @@ async fn a_compound_that_waits_holds_no_pages_of_its_reads() {
 }
 
 #[tokio::test]
-async fn a_copy_that_waits_holds_no_pages_of_its_source() {
+async fn a_waiting_copy_pins_no_pages_of_its_source() {
     let compound = |file, absent| {
         let copy = copy::Args {
             source: StateId::ANONYMOUS,
             destination: StateId::ANONYMOUS,
             source_offset: 0,
-            // The store is asked for the page in which the copy begins.
+            // The cache reads the page in which the copy begins.
             destination_offset: 1,
             count: 0,
             consecutive: true,

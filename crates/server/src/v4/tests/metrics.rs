@@ -1,11 +1,11 @@
-//! What is counted, as it is read from outside.
+//! Metrics, as read over HTTP.
 
 use super::*;
 use crate::report;
 use weir_nfs::v4::op::{read, read_plus, write};
 use weir_nfs::v4::types::StableHow;
 
-/// One request; the reply's head and body.
+/// Sends one request. Returns the reply's head and body.
 async fn ask(addr: SocketAddr, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -58,14 +58,15 @@ async fn operations_are_counted_and_read_over_http() {
     let line = summary.lines().find(|line| line.contains(" lookup ")).unwrap();
     assert!(line.contains("NFS4ERR_NOENT: 1"), "{line}");
 
-    // Others learn what to ask; who sends no request, or an endless one, is let go.
+    // Other paths get an error that names the right one; a peer that sends no request, or an endless one, is
+    // disconnected.
     assert!(ask(addr, "GET / HTTP/1.0\r\n\r\n").await.0.contains("404"));
     assert!(ask(addr, "POST /metrics HTTP/1.0\r\n\r\n").await.0.contains("405"));
     assert!(ask(addr, &"x".repeat(8 << 10)).await.0.contains("400"));
 }
 
 #[tokio::test]
-async fn what_is_read_and_written_is_counted_by_export() {
+async fn bytes_read_and_written_are_counted_by_export() {
     use super::exports::{cache, export, serve, walk};
     let shared = cache();
     let exports =

@@ -1,4 +1,4 @@
-//! The whole server over a real socket, with a client that knows compounds and nothing else.
+//! The whole server over a real socket, with a client that sends plain compounds.
 
 mod access;
 mod attackers;
@@ -18,6 +18,7 @@ mod locks;
 mod memory;
 mod metrics;
 mod recovery;
+mod retries;
 mod sparse;
 mod v40;
 mod write_same;
@@ -60,7 +61,7 @@ impl Fixture {
         Self::of_with(MemoryFs::new(), adjust).await
     }
 
-    /// A server of what is in a store.
+    /// A server that exports a store.
     async fn of(store: Arc<dyn FileSystem>) -> Self {
         Self::of_with(store, |_| {}).await
     }
@@ -82,11 +83,11 @@ impl Fixture {
         Self { addr, server, served, fs, dir, adjust }
     }
 
-    /// Stops the server and starts another one in its place.
+    /// Stops the server and starts another one over the same store and state.
     async fn restart(&mut self) {
         self.server.stop();
         (&mut self.served).await.unwrap().unwrap();
-        // The database is let go of with the last handle on the server.
+        // Dropping the last handle on the server closes the database.
         let placeholder = tempfile::tempdir().unwrap();
         let (server, _, _) = start(&self.fs, placeholder.path(), self.adjust).await;
         drop(std::mem::replace(&mut self.server, server));
@@ -177,7 +178,7 @@ struct Client {
 struct Reply {
     status: Status,
     results: Vec<OpRes>,
-    /// On the wire, without the record's header.
+    /// As sent, without the record's header.
     bytes: Bytes,
 }
 
@@ -205,7 +206,7 @@ impl Client {
         record.into()
     }
 
-    /// A compound as it is.
+    /// Sends a compound unchanged.
     async fn raw(&mut self, ops: Vec<Op>) -> Reply {
         self.send("tag", ops.len() as u32, &ops).await;
         let bytes = self.reply().await;
@@ -229,7 +230,7 @@ impl Client {
         })
     }
 
-    /// A compound in the session, without SEQUENCE's result.
+    /// Sends a compound in the session. Returns the reply without SEQUENCE's result.
     async fn run(&mut self, ops: Vec<Op>) -> Reply {
         self.sequence = self.sequence.wrapping_add(1);
         let ops = std::iter::once(self.sequence()).chain(ops).collect();
@@ -241,14 +242,14 @@ impl Client {
         reply
     }
 
-    /// A compound that succeeds.
+    /// Sends a compound that must succeed.
     async fn ok(&mut self, ops: Vec<Op>) -> Vec<OpRes> {
         let reply = self.run(ops).await;
         assert_eq!(reply.status, Ok(()), "{:?}", reply.results.last());
         reply.results
     }
 
-    /// A compound that fails.
+    /// Sends a compound that must fail.
     async fn fails(&mut self, ops: Vec<Op>) -> Error {
         self.run(ops).await.status.unwrap_err()
     }
@@ -285,7 +286,7 @@ impl Client {
         (self.session, self.sequence) = (created.session, 0);
     }
 
-    /// Opens a file in the root, making it if it is not there; its handle and stateid.
+    /// Opens a file in the root, creating it if missing. Returns its handle and stateid.
     async fn open(&mut self, name: &'static str) -> (FileHandle, StateId) {
         let results = self.ok(vec![Op::Putrootfh(()), self.open_op(name, 0), Op::Getfh(())]).await;
         match &results[1..] {

@@ -1,4 +1,4 @@
-//! After a restart.
+//! Recovery after a restart of the server.
 
 use super::locks::lock_op;
 use super::*;
@@ -7,7 +7,7 @@ use weir_nfs::v4::attr::Fattr;
 use weir_nfs::v4::op::{close, read, rename, setattr, write};
 use weir_nfs::v4::types::LockType;
 
-/// Takes an open of before the restart back.
+/// Reclaims an open from before the restart.
 fn previous() -> Op {
     Op::Open(open::Args {
         seqid: 0,
@@ -20,7 +20,7 @@ fn previous() -> Op {
 }
 
 #[tokio::test]
-async fn opens_and_locks_are_reclaimed_and_conflicting_ones_refused_meanwhile() {
+async fn opens_and_locks_are_reclaimed_in_grace_and_conflicting_ones_refused() {
     let mut f = Fixture::new().await;
     let mut a = f.client("a").await;
     let (file, open_a) = a.open("file").await;
@@ -41,7 +41,7 @@ async fn opens_and_locks_are_reclaimed_and_conflicting_ones_refused_meanwhile() 
     assert!(matches!(a.on(&file, relock).await, OpRes::Lock(Ok(_))));
     a.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
 
-    // All are back, so grace is over; the lock is held.
+    // All clients are back, so grace is over; the lock is held.
     let (_, open_b) = b.open("file").await;
     let denied = b.on(&file, lock_op(open_b, LockType::Write, false)).await;
     assert!(matches!(denied, OpRes::Lock(Err(_))));
@@ -49,7 +49,7 @@ async fn opens_and_locks_are_reclaimed_and_conflicting_ones_refused_meanwhile() 
 }
 
 #[tokio::test]
-async fn what_may_be_reclaimed_is_not_touched_meanwhile() {
+async fn io_and_changes_get_grace_while_state_may_be_reclaimed() {
     let mut f = Fixture::new().await;
     let mut a = f.client("a").await;
     let (file, _) = a.open("file").await;
@@ -82,12 +82,12 @@ async fn what_may_be_reclaimed_is_not_touched_meanwhile() {
     for ops in touches() {
         assert_eq!(b.fails(ops.clone()).await, Error::Grace, "{ops:?}");
     }
-    // What takes nothing from a client goes on.
+    // Operations that conflict with no client's state succeed in grace.
     let mode = Attrs { mode: Some(0o600), ..Attrs::default() }.into();
     b.ok(on_file(Op::Setattr(setattr::Args { stateid, attrs: mode }))).await;
     assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Ok(_))));
     a.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
-    // All are over, in an order in which the file is there.
+    // After grace all of them succeed, in an order in which the file exists.
     for ops in touches().into_iter().skip(1).rev().chain(touches().into_iter().take(1)) {
         let status = b.run(ops.clone()).await.status;
         assert_ne!(status, Err(Error::Grace), "{ops:?}");
@@ -95,7 +95,7 @@ async fn what_may_be_reclaimed_is_not_touched_meanwhile() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_client_that_left_nothing_behind() {
+async fn grace_does_not_wait_for_a_client_without_state() {
     let mut f = Fixture::new().await;
     let mut idle = f.client("idle").await;
     let mut left = f.client("left").await;
@@ -107,7 +107,7 @@ async fn nobody_waits_for_a_client_that_left_nothing_behind() {
     f.restart().await;
     f.client("new").await.open("file").await;
 
-    // But one that had something is waited for, also if that was for a moment.
+    // Grace waits for a client that had state, even if only for a moment.
     let mut busy = f.client("busy").await;
     busy.open("file").await;
     f.restart().await;
@@ -116,7 +116,7 @@ async fn nobody_waits_for_a_client_that_left_nothing_behind() {
 }
 
 #[tokio::test]
-async fn what_was_taken_from_a_silent_client_is_not_reclaimed_after_a_restart() {
+async fn state_revoked_from_a_silent_client_is_not_reclaimed_after_a_restart() {
     const LEASE: Duration = Duration::from_secs(2);
     let mut f = Fixture::with(|config| config.state.lease = LEASE).await;
     let mut a = f.client("a").await;
@@ -130,7 +130,7 @@ async fn what_was_taken_from_a_silent_client_is_not_reclaimed_after_a_restart() 
         b.on(&file, lock_op(open_b, LockType::Write, false)).await,
         OpRes::Lock(Ok(_))
     ));
-    // It comes back, and opens something anew: it is waited for after a restart.
+    // The client returns and opens a file: grace waits for it after a restart.
     let (third, _) = a.open("third").await;
     f.restart().await;
 
@@ -139,7 +139,7 @@ async fn what_was_taken_from_a_silent_client_is_not_reclaimed_after_a_restart() 
     assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Err(Error::ReclaimBad))));
     assert!(matches!(a.on(&other, previous()).await, OpRes::Open(Ok(_))));
     assert!(matches!(a.on(&third, previous()).await, OpRes::Open(Ok(_))));
-    // It is so still if the server stops again before the client is done, and no longer than that.
+    // This still holds if the server stops again before RECLAIM_COMPLETE, and ends with it.
     f.restart().await;
     let mut a = f.connect("a", 2).await;
     a.begin_session(1 << 20).await;

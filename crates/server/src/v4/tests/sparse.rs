@@ -5,14 +5,15 @@ use proptest::prelude::*;
 use weir_nfs::v4::op::read_plus::{ReadPlus, Segment};
 use weir_nfs::v4::op::{copy, deallocate, read, seek};
 use weir_nfs::v4::types::Content;
-use weir_vfs::{Access, Caller, IoFlags, SetAttr};
+use weir_vfs::{Access, Caller, CreateMode, IoFlags, SetAttr};
 
 const PAGE: usize = 4096;
 
-/// Makes a file: pages of data or holes, and a last part of some bytes.
+/// Creates a file of pages that are data or holes, and a partial last page.
 async fn make(fs: &CachedFs, name: &str, pages: &[bool], tail: usize, fill: u8) -> Vec<u8> {
     let (caller, set) = (Caller::Own, SetAttr::default());
-    let made = fs.create(&caller, fs.root(), name.as_bytes(), &set, false).await;
+    let made =
+        fs.create(&caller, fs.root().entry(name.as_bytes()).with(&set), CreateMode::MayExist).await;
     let id = made.unwrap().attr.id;
     let file = fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap();
     let len = (pages.len() * PAGE).saturating_sub(tail);
@@ -92,7 +93,7 @@ fn layouts() -> impl Strategy<Value = (Vec<bool>, usize, usize, usize, u32)> {
 }
 
 #[test]
-fn read_plus_yields_the_file_whatever_its_layout() {
+fn read_plus_returns_the_content_of_files_of_any_layout() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let f = runtime.block_on(Fixture::new());
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(96));
@@ -113,7 +114,7 @@ fn read_plus_yields_the_file_whatever_its_layout() {
 }
 
 #[tokio::test]
-async fn a_hole_is_sent_whole_and_begins_where_it_was_asked_for() {
+async fn read_plus_returns_a_whole_hole_from_the_requested_offset() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     make(&f.fs, "file", &[true, false, false, false, true], 0, 7).await;
@@ -127,7 +128,7 @@ async fn a_hole_is_sent_whole_and_begins_where_it_was_asked_for() {
 }
 
 #[tokio::test]
-async fn past_the_end_there_is_nothing() {
+async fn read_plus_past_the_end_returns_no_segments() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     make(&f.fs, "file", &[true], 100, 7).await;
@@ -164,7 +165,7 @@ async fn seek_finds_data_and_holes() {
 }
 
 #[tokio::test]
-async fn copies_keep_holes_and_deallocate_makes_them() {
+async fn copy_keeps_holes_and_deallocate_creates_them() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     let expected = make(&f.fs, "from", &[true, false, true], 10, 7).await;

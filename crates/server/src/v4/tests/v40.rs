@@ -6,14 +6,14 @@ use std::time::Duration;
 use weir_base::ManualClock;
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::op::open::ResultFlags;
-use weir_nfs::v4::op::{close, lock, open_confirm, read, setclientid, setclientid_confirm};
+use weir_nfs::v4::op::{close, create, lock, open_confirm, read, setclientid, setclientid_confirm};
 use weir_nfs::v4::types::{LockType, NetAddr};
 
 async fn introduce(c: &mut Client) -> u64 {
     introduce_at(c, None).await
 }
 
-/// Introduces a client, which listens for callbacks at an address.
+/// SETCLIENTID and its confirmation, with a callback address.
 pub(super) async fn introduce_at(c: &mut Client, listens: Option<SocketAddr>) -> u64 {
     let cb_location = listens.map_or_else(NetAddr::default, |addr| {
         let [high, low] = addr.port().to_be_bytes();
@@ -38,7 +38,7 @@ pub(super) async fn introduce_at(c: &mut Client, listens: Option<SocketAddr>) ->
 }
 
 #[tokio::test]
-async fn an_owners_requests_are_done_once_and_in_order() {
+async fn an_owners_operations_are_executed_once_and_in_order() {
     let f = Fixture::new().await;
     let mut c = f.connect("old", 0).await;
     let client_id = introduce(&mut c).await;
@@ -65,7 +65,7 @@ async fn an_owners_requests_are_done_once_and_in_order() {
     let close = close::Args { seqid: 6, open_stateid: opened.stateid };
     let closed = c.raw(vec![Op::Putfh(file.clone()), Op::Close(close)]).await;
     assert_eq!(closed.status, Ok(()));
-    // Its reply was lost: the client sends it again.
+    // The reply was lost: the client retransmits the request.
     let again = c.raw(vec![Op::Putfh(file.clone()), Op::Close(close)]).await;
     assert_eq!(again.results, closed.results);
     assert_eq!(c.raw(ops(&c, 6)).await.status, Err(Error::BadSeqId), "that was no OPEN");
@@ -75,7 +75,7 @@ async fn an_owners_requests_are_done_once_and_in_order() {
     let next = c.raw(ops(&c, 7)).await;
     let OpRes::Open(Ok(reopened)) = &next.results[1] else { panic!("{next:?}") };
     assert_ne!(reopened.stateid.other, opened.stateid.other);
-    // The owner has gone on: what it closed before is not told any more.
+    // The owner has sent later requests: a retransmission of the earlier CLOSE is refused.
     let gone = c.raw(vec![Op::Putfh(file), Op::Close(close)]).await;
     assert_eq!(gone.status, Err(Error::BadStateId));
     assert_eq!(
@@ -92,7 +92,7 @@ async fn an_owners_requests_are_done_once_and_in_order() {
     );
 }
 
-/// An open owner of a client: opens "file", and does things to it.
+/// An open owner of a client, with operations on the file named "file".
 struct Process {
     client_id: u64,
     name: &'static str,
@@ -113,11 +113,11 @@ async fn on(c: &mut Client, file: &FileHandle, op: Op) -> OpRes {
     c.raw(vec![Op::Putfh(file.clone()), op]).await.results.pop().unwrap()
 }
 
-/// The server's, unless it is told of another.
+/// The server's client ID, unless set to another one.
 const LEASE: Duration = Duration::from_secs(90);
 
 #[tokio::test]
-async fn an_owner_that_may_be_a_forgotten_one_has_to_confirm() {
+async fn an_owner_that_the_server_may_have_forgotten_must_confirm() {
     static CLOCK: LazyLock<Arc<ManualClock>> = LazyLock::new(Arc::default);
     let f = Fixture::with(|config| config.clock = CLOCK.clone()).await;
     let mut c = f.connect("old", 0).await;
@@ -129,7 +129,7 @@ async fn an_owner_that_may_be_a_forgotten_one_has_to_confirm() {
     let closed = on(&mut c, &file, close(opened.stateid, 6)).await;
     assert!(matches!(closed, OpRes::Close(Ok(_))), "{closed:?}");
 
-    // The first request once more, when its owner is forgotten.
+    // A retransmission of the first request after the server forgot its owner.
     for _ in 0..2 {
         CLOCK.advance(LEASE * 2 / 3);
         assert_eq!(c.raw(vec![Op::Renew(client_id)]).await.status, Ok(()));
@@ -148,7 +148,7 @@ async fn an_owner_that_may_be_a_forgotten_one_has_to_confirm() {
     let locked = on(&mut c, &file, Op::Lock(args)).await;
     assert!(matches!(locked, OpRes::Lock(Err(Detailed::Plain(Error::BadStateId)))), "{locked:?}");
 
-    // What the client really asks: with any number, the other one is void.
+    // A new request of the client, with any seqid: it replaces the unconfirmed open.
     let (_, opened) = process.open(&mut c, 50).await;
     assert!(opened.flags.contains(ResultFlags::CONFIRM));
     let confirm = |stateid: StateId, seqid| {
@@ -176,4 +176,78 @@ async fn an_owner_that_may_be_a_forgotten_one_has_to_confirm() {
     let other = Process { client_id, name: "another" };
     let (_, opened) = other.open(&mut c, 1).await;
     assert!(opened.flags.contains(ResultFlags::CONFIRM));
+}
+
+fn mkdir(name: &'static str) -> Op {
+    let (kind, attrs) = (create::Kind::Directory, Attrs::default().into());
+    Op::Create(create::Args { kind, name: name.into(), attrs })
+}
+
+/// Sends a compound again, as if its reply had been lost.
+async fn again(c: &mut Client, ops: Vec<Op>) -> Reply {
+    c.xid -= 1;
+    c.raw(ops).await
+}
+
+#[tokio::test]
+async fn operations_beyond_the_most_of_a_compound_are_not_executed_nor_looked_at() {
+    let f = Fixture::new().await;
+    let mut c = f.connect("old", 0).await;
+    let roots = vec![Op::Putrootfh(()); 128];
+    let late = [roots.clone(), vec![mkdir("late")]].concat();
+    let reply = c.raw(late.clone()).await;
+    assert_eq!((reply.status, reply.results.len()), (Err(Error::Resource), 129));
+    let lookup = vec![Op::Putrootfh(()), Op::Lookup("late".into())];
+    assert_eq!(c.raw(lookup).await.status, Err(Error::NoEnt));
+    // The first one is within the most, so the whole compound is executed once.
+    let early = [vec![Op::Putrootfh(()), mkdir("early")], roots].concat();
+    let first = c.raw(early.clone()).await;
+    assert_eq!((first.status, first.results.len()), (Err(Error::Resource), 129));
+    let second = again(&mut c, early).await;
+    assert_eq!(second.bytes, first.bytes, "its reply is kept");
+}
+
+#[tokio::test]
+async fn a_long_reply_is_sent_whole_and_not_kept() {
+    let f = Fixture::new().await;
+    let mut c = f.connect("old", 0).await;
+    let text: &'static str = "x".repeat(4000).leak();
+    let link = create::Args {
+        kind: create::Kind::Symlink(text.into()),
+        name: "link".into(),
+        attrs: Attrs::default().into(),
+    };
+    let read = [Op::Putrootfh(()), Op::Lookup("link".into()), Op::Readlink(())];
+    let ops = |reads| {
+        let make = vec![Op::Putrootfh(()), Op::Create(link.clone())];
+        [make, vec![read.to_vec(); reads].concat()].concat()
+    };
+    let first = c.raw(ops(6)).await;
+    assert_eq!((first.status, first.results.len()), (Ok(()), 20));
+    assert!(first.bytes.len() > 24_000, "{}", first.bytes.len());
+    let second = again(&mut c, ops(6)).await;
+    assert_eq!(second.status, Err(Error::Exist), "it is executed again");
+    let remove = vec![Op::Putrootfh(()), Op::Remove("link".into())];
+    assert_eq!(c.raw(remove).await.status, Ok(()));
+    let first = c.raw(ops(3)).await;
+    assert_eq!(first.status, Ok(()));
+    assert_eq!(again(&mut c, ops(3)).await.bytes, first.bytes, "a short one is kept");
+}
+
+#[tokio::test]
+async fn an_owner_that_cannot_be_remembered_gets_no_lock() {
+    let f = Fixture::with(|config| config.state.owner_bytes = 800).await;
+    let mut c = f.connect("old", 0).await;
+    let client_id = introduce(&mut c).await;
+    let (file, opened) = Process { client_id, name: "process" }.open(&mut c, 5).await;
+    let lock_owner = StateOwner { client_id, owner: "thread".into() };
+    let open_stateid = opened.stateid;
+    let new = lock::NewLocker { open_seqid: 6, open_stateid, lock_seqid: 0, lock_owner };
+    let locker = lock::Locker::New(new);
+    let args = lock::Args { kind: LockType::Write, reclaim: false, offset: 0, length: 1, locker };
+    let locked = on(&mut c, &file, Op::Lock(args)).await;
+    assert!(matches!(locked, OpRes::Lock(Err(Detailed::Plain(Error::Resource)))), "{locked:?}");
+    let uses = f.server.services.state.lock().limit_uses();
+    let held = uses.iter().filter(|one| ["lock_states", "locked_ranges"].contains(&one.name));
+    assert!(held.map(|one| one.used).eq([0, 0]), "{uses:?}");
 }

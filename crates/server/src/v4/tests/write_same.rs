@@ -1,4 +1,4 @@
-//! WRITE_SAME against a plain vector, and what it says when it cannot go on.
+//! WRITE_SAME compared with a plain vector, and its errors.
 
 use super::exports::{cache, export, serve, walk};
 use super::*;
@@ -7,7 +7,7 @@ use weir_nfs::v4::op::write_same::Args;
 use weir_nfs::v4::op::{read, write};
 use weir_nfs::v4::types::{StableHow, WriteResponse};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
-use weir_vfs::Caller;
+use weir_vfs::{Caller, CreateMode};
 use weir_xdr::Opaque;
 
 const NOWHERE: u64 = u64::MAX;
@@ -50,7 +50,7 @@ impl Client {
 }
 
 #[test]
-fn a_pattern_is_written_over_whatever_was_there() {
+fn a_pattern_replaces_data_and_holes() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let f = runtime.block_on(Fixture::new());
     let mut c = runtime.block_on(f.client("a"));
@@ -98,7 +98,7 @@ fn a_pattern_is_written_over_whatever_was_there() {
         }
         let mut c = c.borrow_mut();
         runtime.block_on(async {
-            let id = f.fs.lookup(&Caller::Own, f.fs.root(), b"file").await.unwrap().id;
+            let id = f.fs.lookup(&Caller::Own, f.fs.root().entry(b"file")).await.unwrap().id;
             let store = f.fs.open(&Caller::Own, id, weir_vfs::Access::WRITE).await.unwrap();
             store.truncate_async(0).await.unwrap();
             store.write_at_async(&vec![9; before], 0, weir_vfs::IoFlags::empty()).await.unwrap();
@@ -107,7 +107,7 @@ fn a_pattern_is_written_over_whatever_was_there() {
                     assert_eq!(written.count, block * count);
                     assert!(c.read_all(&file).await == expected);
                 }
-                // What lies outside of a block or over each other is refused, and nothing written.
+                // Patterns that overlap or exceed a block are refused, and nothing is written.
                 Err(error) => {
                     assert_eq!(error, Error::Inval);
                     assert_eq!(c.read_all(&file).await, vec![9; before]);
@@ -120,7 +120,7 @@ fn a_pattern_is_written_over_whatever_was_there() {
 }
 
 #[tokio::test]
-async fn zeros_take_space_and_neither_data_nor_memory() {
+async fn write_same_of_zeros_allocates_space_without_data_or_memory() {
     const LEN: u64 = 48 * MIB;
     let store = Fault::over(MemoryFs::new(), 1);
     let f = Fixture::of(store.clone()).await;
@@ -134,7 +134,7 @@ async fn zeros_take_space_and_neither_data_nor_memory() {
         when: When::Always,
         what: What::Fail(weir_vfs::Error::Io),
     });
-    // All zeros but the pattern, which is zeros too.
+    // Zeros only: the pattern is zeros, too.
     let blocks = args(stateid, 0, 4096, LEN / 4096);
     let zeros = Args { pattern: Opaque::copy_from(&[0; 512]), ..blocks };
     let used = f.fs.cache().used_bytes();
@@ -142,12 +142,12 @@ async fn zeros_take_space_and_neither_data_nor_memory() {
     assert_eq!((written.count, written.committed), (LEN, StableHow::FileSync));
     assert!(f.fs.cache().used_bytes() <= used, "no frame for a zero");
     assert_eq!(store.injected(), 0, "nothing was written to the store");
-    let id = f.fs.lookup(&Caller::Own, f.fs.root(), b"file").await.unwrap().id;
+    let id = f.fs.lookup(&Caller::Own, f.fs.root().entry(b"file")).await.unwrap().id;
     assert!(f.fs.getattr(id).await.unwrap().allocated >= LEN, "the space is reserved");
     assert!(c.read_all(&file).await == vec![0; LEN as usize]);
     store.clear();
 
-    // A header in each MiB: their pages are all the data that there is.
+    // A header in each MiB: only their pages are data.
     let heads = Args { relative_number_offset: 8, ..args(stateid, 0, MIB, 48) };
     let before = f.fs.cache().stats();
     let written = c.write_same(&file, heads).await.unwrap();
@@ -160,7 +160,7 @@ async fn zeros_take_space_and_neither_data_nor_memory() {
 }
 
 #[tokio::test]
-async fn a_long_one_is_done_in_whole_blocks_and_memory_stays_in_bounds() {
+async fn a_long_write_same_writes_whole_blocks_in_bounded_memory() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
     let (file, stateid) = c.open("file").await;
@@ -199,7 +199,7 @@ async fn a_long_one_is_done_in_whole_blocks_and_memory_stays_in_bounds() {
     }
     assert!(calls == 1, "20 MiB of data and 100 of zeros were done in {calls} calls");
 
-    // All data, of more than one call.
+    // Data only, more than one call's worth.
     let (file, stateid) = c.open("data").await;
     let args = Args { pattern: Opaque::copy_from(&[1; 1000]), ..args(stateid, 0, 1000, 100_000) };
     let written = c.write_same(&file, args).await.unwrap();
@@ -208,7 +208,7 @@ async fn a_long_one_is_done_in_whole_blocks_and_memory_stays_in_bounds() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_refused_as_a_write_is() {
+async fn write_same_fails_with_the_errors_of_write() {
     let cache = cache();
     let options = ExportOptions { read_only: true, ..ExportOptions::default() };
     let exports =
@@ -216,7 +216,7 @@ async fn what_is_refused_is_refused_as_a_write_is() {
     let set = weir_vfs::SetAttr { mode: Some(0o666), ..Default::default() };
     for export in &exports {
         let (fs, own) = (&export.fs, &Caller::Own);
-        fs.create(own, fs.root(), b"file", &set, true).await.unwrap();
+        fs.create(own, fs.root().entry(b"file").with(&set), CreateMode::MustBeNew).await.unwrap();
     }
     let f = serve(exports).await;
     let mut c = f.client("a").await;
@@ -250,12 +250,12 @@ async fn what_is_refused_is_refused_as_a_write_is() {
 }
 
 #[tokio::test]
-async fn without_space_the_blocks_that_fitted_are_counted() {
+async fn write_same_without_space_reports_the_written_blocks() {
     let store = Fault::over(MemoryFs::new(), 1);
     let f = Fixture::of(store.clone()).await;
     let mut c = f.client("a").await;
     let (file, stateid) = c.open("file").await;
-    // The third block's zeros find no space.
+    // There is no space for the third block's zeros.
     let no_space = What::Fail(weir_vfs::Error::NoSpace);
     store.add(Rule { call: Call::Allocate, when: When::Nth(2), what: no_space });
     let written = c.write_same(&file, args(stateid, 0, MIB, 5)).await.unwrap();
@@ -271,7 +271,7 @@ async fn without_space_the_blocks_that_fitted_are_counted() {
     assert_eq!(c.write_same(&file, plain).await, Err(Error::NoSpc));
     assert!(c.read_all(&file).await == left, "nor takes anything from it");
 
-    // What is to be durable is, or the call fails, and the verifier says that data may be lost.
+    // A stable write is durable, or the call fails and the verifier changes.
     store.clear();
     store.add(Rule { call: Call::Write, when: When::Always, what: no_space });
     let durable = Args { stable: StableHow::DataSync, ..args(stateid, 0, 4096, 10) };

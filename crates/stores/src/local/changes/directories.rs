@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_of_ours_moves_what_is_shown_though_the_stamp_stays() {
+    fn every_own_change_moves_the_change_attribute_within_one_stamp() {
         let dirs = coarse(1);
         let mut last = dirs.show_at(DIR, 1000 * TICK, 1000 * TICK);
         for change in 0..1000u64 {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_shown_of_a_young_stamp_is_not_shown_of_an_old_one() {
+    fn change_attributes_of_young_and_old_stamps_differ() {
         let dirs = coarse(1);
         let stamp = 1000 * TICK;
         let young = dirs.show_at(DIR, stamp, stamp + 5);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_is_shown_again_after_a_restart_or_when_a_directory_was_forgotten() {
+    fn no_change_attribute_repeats_after_a_restart_or_a_forgotten_directory() {
         let stamp = 1000 * TICK;
         let before = coarse(1);
         let mut shown = vec![before.show_at(DIR, stamp, stamp)];

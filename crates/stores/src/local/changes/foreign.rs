@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_under_a_young_stamp_is_provisional() {
+    fn data_read_under_a_young_stamp_is_provisional() {
         let mut seen = Seen::default();
         assert!(!seen.look(100 * S, 100 * S + 1, true, false));
         assert!(!seen.look(100 * S, 101 * S, true, false), "still young");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_not_ours_explains_what_follows_our_changes() {
+    fn a_foreign_clock_explains_stamps_after_own_changes() {
         let mut seen = Seen::default();
         assert!(!seen.look(10 * S, 100 * S, false, true));
         assert!(!seen.before_own(10 * S, 100 * S, false));

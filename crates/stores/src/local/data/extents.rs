@@ -87,7 +87,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn what_is_learnt_is_found_again() {
+    fn learnt_extents_are_found_again() {
         let mut known = Known::default();
         known.learn(Extent { kind: SegmentKind::Data, start: 0, end: 100 });
         known.learn(Extent { kind: SegmentKind::Data, start: 100, end: 200 });

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reserved_in_vain_is_taken_back_and_nothing_else() {
+    fn a_failed_reservation_is_undone_exactly() {
         let Some((file, gaps)) = sparse() else { return };
         assert_eq!(gaps, [0..MIB, 2 * MIB..4 * MIB, 5 * MIB..8 * MIB]);
         let before = blocks(&file);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_fit_is_refused_before_anything_is_reserved() {
+    fn a_reservation_that_cannot_fit_is_refused_first() {
         let Some((file, _)) = sparse() else { return };
         let before = blocks(&file);
         let stat = rustix::fs::fstatvfs(&file).unwrap();

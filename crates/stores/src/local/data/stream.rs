@@ -58,7 +58,7 @@ mod tests {
 
     async fn stream(dir: &Path, name: &str) -> Option<File> {
         let fs = LocalFs::open(dir, LocalOptions::default()).unwrap();
-        let attr = fs.lookup(&Caller::Own, fs.root(), name.as_bytes()).await.unwrap();
+        let attr = fs.lookup(&Caller::Own, fs.root().entry(name.as_bytes())).await.unwrap();
         let file = fs.open(&Caller::Own, attr.id, Access::READ).await.unwrap();
         stream_of(&*file, &attr).unwrap()
     }

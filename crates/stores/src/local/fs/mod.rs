@@ -31,9 +31,10 @@ use std::path::Path;
 use std::sync::Arc;
 use symlink_renames::SymlinkRenames;
 use weir_vfs::{
-    Access, Acl, AclKind, Attr, Caller, Capabilities, Created, DirEntry, DirPage, EntryName, Error,
-    FileId, FileKind, FileSystem, FsStat, OpenFile, Permissions, RenameFlags, Result, SetAttr,
-    SetTime, SpecialFile, Unnamed, XattrMode,
+    Access, Acl, AclName, Attr, Caller, Capabilities, CreateMode, Created, DirEntry, DirPage,
+    EntryName, Error, FileId, FileKind, FileSystem, FsStat, NewFile, OpenFile, Permissions,
+    ReaddirRequest, RenameFlags, Result, SetAttr, SetTime, SpecialFile, Unnamed, XattrMode,
+    XattrName,
 };
 
 /// Cookies are the kernel's positions plus this, because 0, 1 and 2 have special meanings.
@@ -103,24 +104,23 @@ impl LocalFs {
     }
 
     /// Attributes of a name in a directory; adds the file to the table.
-    fn find(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
-        let dir_fd = self.tree.dir(dir)?;
+    fn find(&self, caller: &Caller, entry: EntryName<'_>) -> Result<Attr> {
+        let dir_fd = self.tree.dir(entry.dir)?;
         let found = {
             let _as_caller = self.identity.assume(caller)?;
-            stat(dir_fd.as_fd(), &c_name(name)?)?
+            stat(dir_fd.as_fd(), &c_name(entry.name)?)?
         };
-        self.introduce(dir, dir_fd.as_fd(), name, &found)
+        self.introduce(entry, dir_fd.as_fd(), &found)
     }
 
     /// The attributes of a file just found, which it adds to the table.
     fn introduce(
         &self,
-        dir: FileId,
+        entry: EntryName<'_>,
         dir_fd: BorrowedFd<'_>,
-        name: &[u8],
         found: &Statx,
     ) -> Result<Attr> {
-        let (id, seen) = self.tree.identify(dir, dir_fd, name, found)?;
+        let (id, seen) = self.tree.identify(entry.dir, dir_fd, entry.name, found)?;
         if seen.is_some() {
             self.tree.remember(seen);
         }
@@ -148,12 +148,11 @@ impl LocalFs {
     fn finish(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
+        new: NewFile<'_>,
         made: &OwnedFd,
         mode: Option<u32>,
-        set: &SetAttr,
     ) -> Result<Attr> {
+        let NewFile { at, set } = new;
         let mut found = stat(made.as_fd(), c"")?;
         let (uid, gid) = (found.stx_uid, found.stx_gid);
         let rest = SetAttr {
@@ -172,7 +171,7 @@ impl LocalFs {
             self.apply(caller, made.as_fd(), &rest)?;
             found = stat(made.as_fd(), c"")?;
         }
-        let (id, seen) = self.tree.identify_new(dir, made.as_fd(), name, &found);
+        let (id, seen) = self.tree.identify_new(at.dir, made.as_fd(), at.name, &found);
         self.tree.remember([seen]);
         Ok(self.attr(id, &found))
     }
@@ -181,14 +180,12 @@ impl LocalFs {
     fn make(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
+        new: NewFile<'_>,
         default_mode: u32,
         make: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr, Mode) -> rustix::io::Result<()>,
     ) -> Result<Attr> {
         let make = |dir: BorrowedFd<'_>, name: &_, mode| make(dir, name, mode).map(|()| None);
-        let (attr, made) = self.make_held(caller, dir, name, set, default_mode, make)?;
+        let (attr, made) = self.make_held(caller, new, default_mode, make)?;
         if attr.kind == FileKind::Directory {
             self.tree.keep_dir(attr.id, made);
         }
@@ -199,10 +196,8 @@ impl LocalFs {
     fn create_held(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        exclusive: bool,
+        new: NewFile<'_>,
+        mode: CreateMode,
     ) -> Result<(Created, Option<OwnedFd>)> {
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -212,12 +207,12 @@ impl LocalFs {
         };
         // An existing name may be gone by the time it is looked up.
         for _ in 0..16 {
-            match self.make_held(caller, dir, name, set, DEFAULT_FILE_MODE, make) {
+            match self.make_held(caller, new, DEFAULT_FILE_MODE, make) {
                 Ok((attr, made)) => return Ok((Created { attr, created: true }, Some(made))),
-                Err(Error::Exists) if !exclusive => {}
+                Err(Error::Exists) if mode == CreateMode::MayExist => {}
                 Err(error) => return Err(error),
             }
-            match self.find(caller, dir, name) {
+            match self.find(caller, new.at) {
                 Ok(attr) => return Ok((Created { attr, created: false }, None)),
                 Err(Error::NotFound) => {}
                 Err(error) => return Err(error),
@@ -230,12 +225,11 @@ impl LocalFs {
     fn make_held(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
+        new: NewFile<'_>,
         default_mode: u32,
         make: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr, Mode) -> rustix::io::Result<Option<OwnedFd>>,
     ) -> Result<(Attr, OwnedFd)> {
+        let NewFile { at: EntryName { dir, name }, set } = new;
         check_name(name)?;
         check_owners(set)?;
         let dir_fd = self.tree.dir(dir)?;
@@ -258,7 +252,7 @@ impl LocalFs {
                 self.tree.open_one(dir_fd.as_fd(), &c_name, flags).map_err(io::Error::from)?
             }
         };
-        match self.finish(caller, dir, name, &made, again, set) {
+        match self.finish(caller, new, &made, again) {
             Ok(attr) => Ok((attr, made)),
             Err(error) => {
                 let flags = match stat(made.as_fd(), c"").map(|s| kind_of(&s)) {
@@ -388,9 +382,9 @@ impl FileSystem for LocalFs {
         Ok(sys::granted(file, mask, self.identity.likely_permissions(caller, &pinned.stat))?)
     }
 
-    async fn lookup(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<Attr> {
-        check_name(name)?;
-        self.find(caller, dir, name)
+    async fn lookup(&self, caller: &Caller, entry: EntryName<'_>) -> Result<Attr> {
+        check_name(entry.name)?;
+        self.find(caller, entry)
     }
 
     async fn parent(&self, dir: FileId) -> Result<Attr> {
@@ -399,14 +393,8 @@ impl FileSystem for LocalFs {
         self.getattr(parent).await
     }
 
-    async fn readdir(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        cookie: u64,
-        max_entries: usize,
-        with_attr: bool,
-    ) -> Result<DirPage> {
+    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> Result<DirPage> {
+        let ReaddirRequest { dir, cookie, max_entries, with_attr } = request;
         let dir_fd = self.tree.dir(dir)?;
         let position = cookie.saturating_sub(COOKIE_SHIFT);
         let mut entries: Vec<DirEntry> = Vec::new();
@@ -449,26 +437,17 @@ impl FileSystem for LocalFs {
         Ok(target.map_err(io::Error::from)?.into_bytes())
     }
 
-    async fn create(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        exclusive: bool,
-    ) -> Result<Created> {
-        self.create_held(caller, dir, name, set, exclusive).map(|(created, _)| created)
+    async fn create(&self, caller: &Caller, new: NewFile<'_>, mode: CreateMode) -> Result<Created> {
+        self.create_held(caller, new, mode).map(|(created, _)| created)
     }
 
     async fn create_open(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-        exclusive: bool,
+        new: NewFile<'_>,
+        mode: CreateMode,
     ) -> Result<(Created, Option<Arc<dyn OpenFile>>)> {
-        let (created, made) = self.create_held(caller, dir, name, set, exclusive)?;
+        let (created, made) = self.create_held(caller, new, mode)?;
         let open = |made| -> Arc<dyn OpenFile> {
             let inode = self.inodes.get_or_insert(created.attr.id);
             let access = Access::READ | Access::WRITE;
@@ -478,46 +457,24 @@ impl FileSystem for LocalFs {
         Ok((created, file))
     }
 
-    async fn mkdir(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        if set.size.is_some() {
+    async fn mkdir(&self, caller: &Caller, new: NewFile<'_>) -> Result<Attr> {
+        if new.set.size.is_some() {
             return Err(Error::IsDirectory);
         }
-        self.make(caller, dir, name, set, DEFAULT_DIR_MODE, |dir, name, mode| {
+        self.make(caller, new, DEFAULT_DIR_MODE, |dir, name, mode| {
             rustix::fs::mkdirat(dir, name, mode)
         })
     }
 
-    async fn symlink(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        target: &[u8],
-        set: &SetAttr,
-    ) -> Result<Attr> {
-        if target.is_empty() || set.size.is_some() {
+    async fn symlink(&self, caller: &Caller, new: NewFile<'_>, target: &[u8]) -> Result<Attr> {
+        if target.is_empty() || new.set.size.is_some() {
             return Err(Error::Invalid);
         }
         let target = c_name(target)?;
-        self.make(caller, dir, name, set, 0o777, |dir, name, _| {
-            rustix::fs::symlinkat(&*target, dir, name)
-        })
+        self.make(caller, new, 0o777, |dir, name, _| rustix::fs::symlinkat(&*target, dir, name))
     }
 
-    async fn mknod(
-        &self,
-        caller: &Caller,
-        dir: FileId,
-        name: &[u8],
-        node: SpecialFile,
-        set: &SetAttr,
-    ) -> Result<Attr> {
+    async fn mknod(&self, caller: &Caller, new: NewFile<'_>, node: SpecialFile) -> Result<Attr> {
         use rustix::fs::FileType;
         let kind = match node {
             SpecialFile::Block(..) => FileType::BlockDevice,
@@ -527,17 +484,17 @@ impl FileSystem for LocalFs {
         };
         let (major, minor) = node.rdev();
         let device = rustix::fs::makedev(major, minor);
-        if set.size.is_some() {
+        if new.set.size.is_some() {
             return Err(Error::Invalid);
         }
-        self.make(caller, dir, name, set, DEFAULT_FILE_MODE, |dir, name, mode| {
+        self.make(caller, new, DEFAULT_FILE_MODE, |dir, name, mode| {
             rustix::fs::mknodat(dir, name, kind, mode, device)
         })
     }
 
-    async fn link(&self, caller: &Caller, id: FileId, dir: FileId, name: &[u8]) -> Result<Attr> {
-        check_name(name)?;
-        let dir_fd = self.tree.dir(dir)?;
+    async fn link(&self, caller: &Caller, id: FileId, entry: EntryName<'_>) -> Result<Attr> {
+        check_name(entry.name)?;
+        let dir_fd = self.tree.dir(entry.dir)?;
         let Pinned { file, stat: found } = self.tree.pin(id)?;
         if kind_of(&found) == FileKind::Directory {
             return Err(Error::NotPermitted);
@@ -550,28 +507,27 @@ impl FileSystem for LocalFs {
             as_caller.count_as_owner()?;
             let path = proc_path(file.as_fd());
             let follow = AtFlags::SYMLINK_FOLLOW;
-            rustix::fs::linkat(rustix::fs::CWD, &*path, &*dir_fd, &*c_name(name)?, follow)
+            rustix::fs::linkat(rustix::fs::CWD, &*path, &*dir_fd, &*c_name(entry.name)?, follow)
                 .map_err(io::Error::from)?;
         }
-        self.directories.changed(dir);
-        self.introduce(dir, dir_fd.as_fd(), name, &stat(file.as_fd(), c"")?)
+        self.directories.changed(entry.dir);
+        self.introduce(entry, dir_fd.as_fd(), &stat(file.as_fd(), c"")?)
     }
 
-    async fn unlink(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        self.remove(caller, dir, name, AtFlags::empty()).map(drop)
+    async fn unlink(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
+        self.remove(caller, entry, AtFlags::empty()).map(drop)
     }
 
     async fn unlink_counted(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
+        entry: EntryName<'_>,
     ) -> Result<Option<Unnamed>> {
-        self.remove(caller, dir, name, AtFlags::empty())
+        self.remove(caller, entry, AtFlags::empty())
     }
 
-    async fn rmdir(&self, caller: &Caller, dir: FileId, name: &[u8]) -> Result<()> {
-        self.remove(caller, dir, name, AtFlags::REMOVEDIR).map(drop)
+    async fn rmdir(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
+        self.remove(caller, entry, AtFlags::REMOVEDIR).map(drop)
     }
 
     async fn rename(
@@ -623,47 +579,41 @@ impl FileSystem for LocalFs {
         if !matches!(kind, FileKind::Regular | FileKind::Directory) {
             return Ok(());
         }
-        let due = self.symlink_renames.due().filter(|_| kind == FileKind::Directory);
-        let sync = self.tree.open_to_sync(pinned.file.as_fd(), due.is_some())?;
-        self.io.engine.blocking(sync).await?;
-        due.into_iter().for_each(|made| self.symlink_renames.synced(made));
-        Ok(())
+        if let Some(due) = self.symlink_renames.due().filter(|_| kind == FileKind::Directory) {
+            let sync_all = self.tree.open_to_sync(pinned.file.as_fd(), true)?;
+            self.symlink_renames.sync(due, self.io.engine.blocking(sync_all)).await?;
+        }
+        let sync = self.tree.open_to_sync(pinned.file.as_fd(), false)?;
+        self.io.engine.blocking(sync).await
     }
 
-    async fn get_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
-        self.xattr(caller, id, name)
+    async fn get_xattr(&self, caller: &Caller, xattr: XattrName<'_>) -> Result<Vec<u8>> {
+        self.xattr(caller, xattr)
     }
 
     async fn set_xattr(
         &self,
         caller: &Caller,
-        id: FileId,
-        name: &[u8],
+        xattr: XattrName<'_>,
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.change_xattr(caller, id, name, value, mode)
+        self.change_xattr(caller, xattr, value, mode)
     }
 
     async fn list_xattrs(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
         self.xattr_names(caller, id)
     }
 
-    async fn remove_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
-        self.drop_xattr(caller, id, name)
+    async fn remove_xattr(&self, caller: &Caller, xattr: XattrName<'_>) -> Result<()> {
+        self.drop_xattr(caller, xattr)
     }
 
-    async fn get_acl(&self, id: FileId, kind: AclKind) -> Result<Option<Acl>> {
-        self.acl(id, kind)
+    async fn get_acl(&self, acl: AclName) -> Result<Option<Acl>> {
+        self.acl(acl)
     }
 
-    async fn set_acl(
-        &self,
-        caller: &Caller,
-        id: FileId,
-        kind: AclKind,
-        acl: Option<&Acl>,
-    ) -> Result<()> {
-        self.change_acl(caller, id, kind, acl)
+    async fn set_acl(&self, caller: &Caller, acl: AclName, to: Option<&Acl>) -> Result<()> {
+        self.change_acl(caller, acl, to)
     }
 }

@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, RenameFlags as KernelRename, Statx};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use weir_vfs::{Caller, EntryName, Error, FileId, FileKind, RenameFlags, Result, Unnamed};
+use weir_vfs::{Caller, EntryName, Error, FileKind, RenameFlags, Result, Unnamed};
 
 /// A file that is held during a change of its names, and its attributes from before.
 struct Held {
@@ -30,21 +30,20 @@ impl LocalFs {
     pub(super) fn remove(
         &self,
         caller: &Caller,
-        dir: FileId,
-        name: &[u8],
+        entry: EntryName<'_>,
         flags: AtFlags,
     ) -> Result<Option<Unnamed>> {
-        check_name(name)?;
-        let dir_fd = self.tree.dir(dir)?;
-        let c_name = c_name(name)?;
+        check_name(entry.name)?;
+        let dir_fd = self.tree.dir(entry.dir)?;
+        let c_name = c_name(entry.name)?;
         let held = self.hold(dir_fd.as_fd(), &c_name);
         let removed = {
             let _as_caller = self.identity.assume(caller)?;
             rustix::fs::unlinkat(&*dir_fd, &*c_name, flags).map_err(io::Error::from)
         };
-        self.directories.changed(dir);
+        self.directories.changed(entry.dir);
         removed?;
-        Ok(held.and_then(|held| self.lost_name(dir.entry(name), &held)))
+        Ok(held.and_then(|held| self.lost_name(entry, &held)))
     }
 
     /// Renames an entry; returns the file that it replaced, if any.
@@ -74,11 +73,11 @@ impl LocalFs {
         self.directories.changed(from.dir);
         self.directories.changed(to.dir);
         renamed?;
-        // Also when it is not known what was renamed.
-        let is_symlink = |held: &Option<Held>| {
-            held.as_ref().is_none_or(|held| kind_of(&held.before) == FileKind::Symlink)
-        };
-        if is_symlink(&moving) || (flags == RenameFlags::Exchange && is_symlink(&target)) {
+        let exchanged = flags == RenameFlags::Exchange;
+        if self.symlink_renames.matter()
+            && (may_be_symlink(moving.as_ref(), to_fd.as_fd(), &to_name)
+                || (exchanged && may_be_symlink(target.as_ref(), from_fd.as_fd(), &from_name)))
+        {
             self.symlink_renames.note();
         }
         if let (Some(moving), Some(target)) = (&moving, &target)
@@ -100,6 +99,7 @@ impl LocalFs {
         Ok(replaced)
     }
 
+    /// Holds the file that has a name, if there is one.
     fn hold(&self, dir: BorrowedFd<'_>, name: &CStr) -> Option<Held> {
         let file = self.tree.open_one(dir, name, PATH_FLAGS).ok()?;
         let before = stat(file.as_fd(), c"").ok()?;
@@ -128,5 +128,38 @@ impl LocalFs {
         let place = nodes::Link { dir: to.dir.ino, name: to.name.into() };
         self.tree.nodes.forget(file.stx_ino, from.dir.ino, from.name, false);
         self.tree.nodes.moved(id, place);
+    }
+}
+
+/// Whether the file that was renamed to `name` may be a symbolic link: the one that was held before, or
+/// another one, which another program gave the old name after the look.
+fn may_be_symlink(held: Option<&Held>, dir: BorrowedFd<'_>, name: &CStr) -> bool {
+    let Some(Held { before, .. }) = held else { return true };
+    // The file is held, so its inode number is its own.
+    kind_of(before) == FileKind::Symlink
+        || stat(dir, name).map_or(true, |now| now.stx_ino != before.stx_ino)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::LocalOptions;
+
+    #[test]
+    fn a_link_that_took_the_name_before_the_rename_is_seen_after_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("old"), b"").unwrap();
+        std::os::unix::fs::symlink("target", path("link")).unwrap();
+        let fs = LocalFs::open(dir.path(), LocalOptions::default()).unwrap();
+        let root = fs.tree.root();
+        let held = fs.hold(root, c"old");
+        std::fs::rename(path("old"), path("new")).unwrap();
+        assert!(!may_be_symlink(held.as_ref(), root, c"new"), "the file that was held");
+        // Another program: the link has the old name when it is renamed.
+        std::fs::rename(path("link"), path("old")).unwrap();
+        std::fs::rename(path("old"), path("new")).unwrap();
+        assert!(may_be_symlink(held.as_ref(), root, c"new"));
+        assert!(may_be_symlink(None, root, c"new"), "it is not known what was renamed");
     }
 }

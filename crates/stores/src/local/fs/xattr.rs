@@ -10,7 +10,9 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use weir_vfs::{Acl, AclKind, Caller, Error, FileId, FileKind, Result, XattrMode, acl_xattr};
+use weir_vfs::{
+    Acl, AclKind, AclName, Caller, Error, FileId, FileKind, Result, XattrMode, XattrName, acl_xattr,
+};
 
 /// Longest value, and longest list of names (Linux: XATTR_SIZE_MAX, XATTR_LIST_MAX).
 const MAX_BYTES: usize = 65536;
@@ -22,15 +24,14 @@ const SYSTEM: &[u8] = b"system.";
 const ACL_BYTES: usize = 512;
 
 impl LocalFs {
-    pub(super) fn xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<Vec<u8>> {
-        self.with_xattr(caller, id, name, |path, name| get(path, name, MAX_BYTES))
+    pub(super) fn xattr(&self, caller: &Caller, xattr: XattrName<'_>) -> Result<Vec<u8>> {
+        self.with_xattr(caller, xattr, |path, name| get(path, name, MAX_BYTES))
     }
 
     pub(super) fn change_xattr(
         &self,
         caller: &Caller,
-        id: FileId,
-        name: &[u8],
+        xattr: XattrName<'_>,
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
@@ -39,8 +40,8 @@ impl LocalFs {
             XattrMode::Create => XattrFlags::CREATE,
             XattrMode::Replace => XattrFlags::REPLACE,
         };
-        self.changing(id, || {
-            self.with_xattr(caller, id, name, |path, name| {
+        self.changing(xattr.id, || {
+            self.with_xattr(caller, xattr, |path, name| {
                 rustix::fs::setxattr(path, name, value, flags)
             })
         })
@@ -59,16 +60,16 @@ impl LocalFs {
         Ok(listed.map(<[u8]>::to_vec).collect())
     }
 
-    pub(super) fn drop_xattr(&self, caller: &Caller, id: FileId, name: &[u8]) -> Result<()> {
-        self.changing(id, || {
-            self.with_xattr(caller, id, name, |path, name| rustix::fs::removexattr(path, name))
+    pub(super) fn drop_xattr(&self, caller: &Caller, xattr: XattrName<'_>) -> Result<()> {
+        self.changing(xattr.id, || {
+            self.with_xattr(caller, xattr, |path, name| rustix::fs::removexattr(path, name))
         })
     }
 
-    pub(super) fn acl(&self, id: FileId, kind: AclKind) -> Result<Option<Acl>> {
-        let pinned = self.tree.pin(id)?;
+    pub(super) fn acl(&self, acl: AclName) -> Result<Option<Acl>> {
+        let pinned = self.tree.pin(acl.id)?;
         let path = proc_path(pinned.file.as_fd());
-        let name = acl_xattr(kind);
+        let name = acl_xattr(acl.kind);
         let value = match get(&path, name, ACL_BYTES) {
             Err(Errno::RANGE) => get(&path, name, MAX_BYTES),
             value => value,
@@ -81,13 +82,8 @@ impl LocalFs {
         }
     }
 
-    pub(super) fn change_acl(
-        &self,
-        caller: &Caller,
-        id: FileId,
-        kind: AclKind,
-        acl: Option<&Acl>,
-    ) -> Result<()> {
+    pub(super) fn change_acl(&self, caller: &Caller, acl: AclName, to: Option<&Acl>) -> Result<()> {
+        let AclName { id, kind } = acl;
         let name = acl_xattr(kind);
         let pinned = self.tree.pin(id)?;
         let path = proc_path(pinned.file.as_fd());
@@ -95,7 +91,7 @@ impl LocalFs {
         let _modes = self.lock_mode(id);
         self.changing(id, || {
             let _as_caller = self.identity.assume(caller)?;
-            let set = match acl {
+            let set = match to {
                 Some(acl) => {
                     rustix::fs::setxattr(&*path, name, &acl.to_xattr(), XattrFlags::empty())
                 }
@@ -130,15 +126,14 @@ impl LocalFs {
     fn with_xattr<T>(
         &self,
         caller: &Caller,
-        id: FileId,
-        name: &[u8],
+        xattr: XattrName<'_>,
         call: impl FnOnce(&str, &CStr) -> rustix::io::Result<T>,
     ) -> Result<T> {
-        if !is_reached(caller, name) {
+        if !is_reached(caller, xattr.name) {
             return Err(Error::NotSupported);
         }
-        let name = c_name(name)?;
-        let pinned = self.tree.pin(id)?;
+        let name = c_name(xattr.name)?;
+        let pinned = self.tree.pin(xattr.id)?;
         let _as_caller = self.identity.assume(caller)?;
         Ok(call(&proc_path(pinned.file.as_fd()), &name).map_err(io::Error::from)?)
     }

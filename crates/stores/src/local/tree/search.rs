@@ -305,7 +305,7 @@ mod tests {
     use crate::local::tree::nodes::Nodes;
 
     #[test]
-    fn a_walk_that_missed_something_says_of_no_file_that_it_is_gone() {
+    fn an_incomplete_search_reports_no_file_as_gone() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), b"").unwrap();
         let tree = Tree::open(dir.path(), |_| Ok(Nodes::in_memory(16)), 16, 100).unwrap();

@@ -12,10 +12,10 @@ use weir_tools::size::Size;
 /// Reads of resident data: the fast path on and off, lent pages, the kernel's pread, bare memcpy
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Creates a file of --size bytes in --dir, reads it into the page cache and into the kernel's, and
-measures reads of 512 B to 1 MiB: random reads of a hot part of 1 MiB and of 256 MiB, and sequential
-reads of the whole file. Then times 512-byte reads of the whole file, first from the device and then
-twice from the cache, with the fast path off and on.
+Creates a file of --size bytes in --dir, reads it into the page cache and into the kernel's, and \
+measures reads of 512 B to 1 MiB: random reads of a hot part of 1 MiB and of 256 MiB, and \
+sequential reads of the whole file. Then times 512-byte reads of the whole file, first from the \
+device and then twice from the cache, with the fast path off and on.
 
 Needs twice the file's size in memory, plus the same for memcpy.
 

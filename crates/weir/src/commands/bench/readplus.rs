@@ -15,22 +15,23 @@ use weir_tools::size::Size;
 /// The table of READ_PLUS: sparse files read with every version, uncached and cached at the server
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Measures for each file system, file (all data, all hole, or alternating blocks of 4 to 32 KiB that
-begin with data or with a hole) and version, with the file in the server's cache and without, how
-long a client without cached data takes to read the file, and how many bytes it receives.
+Measures for each file system, file (all data, all hole, or alternating blocks of 4 to 32 KiB \
+that begin with data or with a hole) and version, with the file in the server's cache and \
+without, how long a client without cached data takes to read the file, and how many bytes it \
+receives.
 
-As root, creates file systems in files in --dir and mounts them on loop devices, and builds the link
-from two network namespaces and tbf; removes everything afterwards. As another user, or with `--fs
-own`, creates the files in --dir itself.
+As root, creates file systems in files in --dir and mounts them on loop devices, and builds the \
+link from two network namespaces and tbf; removes everything afterwards. As another user, or with \
+`--fs own`, creates the files in --dir itself.
 
-The server is `weir` or `ganesha`, started for the run; `knfsd`, the kernel's, in a guest; or a URL,
-which must export --dir. The client is `weir`, or `linux`: the kernel's, in a guest (`linux-direct`:
-with O_DIRECT, so that its page cache's zeros are not in the figures). For guests, WEIR_LINUX names
-the directory of a guest runner.
+The server is `weir` or `ganesha`, started for the run; `knfsd`, the kernel's, in a guest; or a \
+URL, which must export --dir. The client is `weir`, or `linux`: the kernel's, in a guest \
+(`linux-direct`: with O_DIRECT, so that its page cache's zeros are not in the figures). For \
+guests, WEIR_LINUX names the directory of a guest runner.
 
 Examples:
   weir bench readplus --quick
-  weir bench readplus --html table.html --json > table.json      an hour and more
+  weir bench readplus --html table.html --json > table.json      takes more than an hour
   weir bench readplus --fs xfs --file hole,mixed-4d --vers 4.1,4.2 --size 256M --link 10gbit
   WEIR_LINUX=/opt/guest weir bench readplus --quick --server knfsd")]
 pub(super) struct Args {

@@ -16,13 +16,14 @@ use weir_tools::size::Size;
 /// Reads, writes and metadata over NFS, on one server or several in comparison
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-A SERVER is a URL, nfs://HOST[:PORT]/PATH[?OPTIONS]; or `weir`, `weir-relaxed` (with --durability
-relaxed) or `ganesha`, which the run starts on a new directory in --dir and ends afterwards (ganesha
-needs root, and rpcbind for version 3). The report says how durable a change of names is when each
-server replies: compare servers that promise the same. The load creates its own directory on each
-server, with a file that is in the server's cache when it is read, and removes it in the end.
+A SERVER is a URL, nfs://HOST[:PORT]/PATH[?OPTIONS]; or `weir`, `weir-relaxed` (with --durability \
+relaxed) or `ganesha`, which the run starts on a new directory in --dir and ends afterwards \
+(ganesha needs root, and rpcbind for version 3). The report says how durable a change of names is \
+when each server replies: compare servers that promise the same. The load creates its own \
+directory on each server, with a file that is in the server's cache when it is read, and removes \
+it at the end.
 
-CPU time is that of this process as the client, and of the server if the run starts it or
+CPU time is that of this process as the client, and of the server if the run starts it or \
 --server-pid gives its process: per gigabyte for large transfers, per operation for small ones.
 
 Examples:
@@ -71,18 +72,18 @@ pub(super) struct Args {
 }
 
 const WORK: &[(&str, &str, Work)] = &[
-    ("small-reads", "4 KiB reads in no order, one at a time", Work::SmallReads),
-    ("deep-reads", "4 KiB reads in no order, many in flight", Work::DeepReads),
-    ("single-reads", "1 MiB reads from front to back, one at a time", Work::SingleReads),
-    ("reads", "1 MiB reads from front to back, several in flight", Work::Reads),
-    ("writes", "1 MiB writes from front to back, several in flight, committed", Work::Writes),
-    ("create", "Making empty files", Work::Create),
-    ("stat", "Looking them up", Work::Stat),
-    ("rename", "Renaming them, and back: two renames are one operation", Work::Rename),
-    ("remove", "Removing them", Work::Remove),
-    ("deep-create", "Making empty files, many in flight", Work::DeepCreate),
-    ("deep-rename", "The same, many in flight", Work::DeepRename),
-    ("deep-remove", "Removing them, many in flight", Work::DeepRemove),
+    ("small-reads", "Random 4 KiB reads, one at a time", Work::SmallReads),
+    ("deep-reads", "Random 4 KiB reads, many in flight", Work::DeepReads),
+    ("single-reads", "Sequential 1 MiB reads, one at a time", Work::SingleReads),
+    ("reads", "Sequential 1 MiB reads, several in flight", Work::Reads),
+    ("writes", "Sequential 1 MiB writes, several in flight, committed", Work::Writes),
+    ("create", "Creations of empty files", Work::Create),
+    ("stat", "Lookups of these files", Work::Stat),
+    ("rename", "Renames of these files and back: two renames are one operation", Work::Rename),
+    ("remove", "Removals of these files", Work::Remove),
+    ("deep-create", "Creations of empty files, many in flight", Work::DeepCreate),
+    ("deep-rename", "Renames, many in flight", Work::DeepRename),
+    ("deep-remove", "Removals, many in flight", Work::DeepRemove),
 ];
 
 pub(super) fn run(args: &Args) -> Result<Ended> {

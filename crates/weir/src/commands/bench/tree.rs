@@ -14,15 +14,15 @@ use weir_tools::failure::Result;
 /// Trees of small files: copied to a server and back, continued, and removed
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Creates a tree of files with the sizes of a Linux source tree in --dir, and a server beside it, and
-copies the tree to the server (cp -rp), back, again with nothing left to do (cp -rp --continue), and
-removes it (rm -r). SERVER is `weir`, `weir-relaxed`, `ganesha` (needs root), or a URL of a directory,
-in which a directory is created and removed.
+Creates a tree of files with the sizes of a Linux source tree in --dir, and a server beside it, \
+and copies the tree to the server (cp -rp), back, again with nothing left to do (cp -rp \
+--continue), and removes it (rm -r). SERVER is `weir`, `weir-relaxed`, `ganesha` (needs root), or \
+a URL of a directory, in which a directory is created and removed.
 
-Clients reach the server through a relay that adds the delay of a round trip and counts calls. Beside
-this program run cp, rsync and rm, on a mount of the kernel where that is possible (root, and NFS in
-the kernel), and without a server. CPU time is that of the client's processes; for mounts of the
-kernel, its threads are not in it.
+Clients reach the server through a relay that adds the delay of a round trip and counts calls. \
+Beside this program run cp, rsync and rm, on a mount of the kernel where that is possible (root, \
+and NFS in the kernel), and without a server. CPU time is that of the client's processes; for \
+mounts of the kernel, its threads are not in it.
 
 Examples:
   weir bench tree --quick

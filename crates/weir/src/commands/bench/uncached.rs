@@ -15,13 +15,13 @@ use weir_tools::size::Size;
 /// Streams of several times the budget: cached, uncached, and by the kernel's methods
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Creates files of --data bytes in total in --dir (or on a new file system, --loop), and streams over
-them repeatedly for --seconds: through the cache, uncached, and by the kernel: buffered (in a control
-group with the same memory, if permitted), RWF_DONTCACHE, and O_DIRECT with io_uring. Then reads a
-hot set of half the budget at random next to a stream of ten times the budget.
+Creates files of --data bytes in total in --dir (or on a new file system, --loop), and streams \
+over them repeatedly for --seconds: through the cache, uncached, and by the kernel: buffered (in \
+a control group with the same memory, if permitted), RWF_DONTCACHE, and O_DIRECT with io_uring. \
+Then reads a hot set of half the budget at random next to a stream of ten times the budget.
 
-Takes 10 runs of --seconds for each of --rounds, plus the time for the hot set: five to six minutes,
-or half a minute with --quick.
+Takes 10 runs of --seconds for each of --rounds, plus the time for the hot set: five to six \
+minutes, or half a minute with --quick.
 
 Examples:
   weir bench uncached --quick

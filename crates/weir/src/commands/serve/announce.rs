@@ -226,7 +226,7 @@ fn warn(settings: &Settings, addresses: &[SocketAddr]) {
     for export in settings.exports.iter().filter(relaxed) {
         tracing::warn!(
             "durability is relaxed in {}: a power failure may undo creates, removes, renames and \
-             changes of the last seconds that clients were told are durable",
+             changes that the server acknowledged as durable in the last seconds",
             export.name
         );
     }

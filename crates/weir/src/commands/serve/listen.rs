@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_a_killed_server_still_holds_is_waited_for() {
+    fn serve_waits_for_a_port_that_a_killed_server_still_holds() {
         let held = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = held.local_addr().unwrap();
         let (mut held, mut slept) = (Some(held), 0);

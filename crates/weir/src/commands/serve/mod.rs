@@ -36,9 +36,9 @@ Examples:
   weir serve --config /etc/weir.toml              several directories
   weir serve --config /etc/weir.toml --check      print the settings without serving
 
-Clients mount a directory given here as `/`; weir serve prints the mount command. In a configuration
-file, each directory has a name: NFSv4 clients see all directories below `/`, and NFSv3 clients mount
-each by its name. An example:
+Clients mount a directory given here as `/`; weir serve prints the mount command. In a \
+configuration file, each directory has a name: NFSv4 clients see all directories below `/`, and \
+NFSv3 clients mount each by its name. An example:
 
   [server]
   listen = \"0.0.0.0:2049\"
@@ -53,15 +53,16 @@ each by its name. An example:
   [[export]]
   path = \"/srv/projects\"
 
-`dist/weir.toml` explains every key. Errors in the file are reported with line and column. On SIGHUP the
-server reads the file again: exports and their options change at once, clients keep their open files,
-and the log names settings that need a restart. A file with an error changes nothing.
+`dist/weir.toml` explains every key. Errors in the file are reported with line and column. On \
+SIGHUP the server reads the file again: exports and their options change at once, clients keep \
+their open files, and the log names settings that need a restart. A file with an error changes \
+nothing.
 
-NFSv3, 4.0, 4.1, 4.2 and the MOUNT protocol share one port. The server needs neither root nor rpcbind
-(--rpcbind registers it there). Run as root, it accesses files as the user that a client sends, after
---squash, and drops all privileges that this does not need. Run as another user, it accesses all files
-as that user. SIGTERM and SIGINT write out dirty data and end the server; SIGUSR1 logs statistics by
-operation.")]
+NFSv3, 4.0, 4.1, 4.2 and the MOUNT protocol share one port. The server needs neither root nor \
+rpcbind (--rpcbind registers it there). Run as root, it accesses files as the user that a client \
+sends, after --squash, and drops all privileges that this does not need. Run as another user, it \
+accesses all files as that user. SIGTERM and SIGINT write out dirty data and end the server; \
+SIGUSR1 logs statistics by operation.")]
 pub(crate) struct Args {
     /// The directory to serve
     #[arg(value_name = "DIR", required_unless_present = "config", conflicts_with = "config")]
@@ -132,6 +133,11 @@ struct ServerArgs {
     /// back, as `touch -d` and `cp -p` do
     #[arg(long, conflicts_with = "config")]
     delegated_times: bool,
+    /// Keep no journal of changes of names in the state directory. A request that a client sends again
+    /// after the server was killed may then be executed twice: a completed rename reports that the
+    /// file does not exist
+    #[arg(long, conflicts_with = "config")]
+    no_retry_journal: bool,
     /// Let any client act as any user, also from ports of 1024 and above, and on this machine from
     /// programs of other users
     #[arg(long, conflicts_with = "config")]
@@ -243,6 +249,7 @@ fn settings(args: Args) -> Result<Settings> {
         rpcbind: server.rpcbind,
         delegations: !server.no_delegations,
         delegated_times: server.delegated_times,
+        retry_journal: !server.no_retry_journal,
         metrics: None,
         id_domain: None,
         admission: AdmissionOptions {

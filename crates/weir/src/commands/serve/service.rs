@@ -81,6 +81,7 @@ async fn serve(
         server.state.delegations = 0;
     }
     server.delegated_times = settings.delegated_times;
+    server.retry_journal = settings.retry_journal;
     server.versions = settings.versions;
     server.id_domain = settings.id_domain.clone();
     server.admission = settings.admission;
@@ -101,7 +102,7 @@ async fn serve(
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
     let reloads = Reloads { server: server.clone(), stores, settings, config, first };
     tokio::spawn(signals.follow(reloads));
-    server.serve_all(listeners).await.asked(|| "write out what was dirty".into())?;
+    server.serve_all(listeners).await.asked(|| "write dirty data to disk".into())?;
     Ok(Ended::Done)
 }
 
@@ -267,7 +268,7 @@ impl Reloads {
                 })*
             };
         }
-        keep!(listen threads versions state_dir rpcbind delegations delegated_times metrics id_domain);
+        keep!(listen threads versions state_dir rpcbind delegations delegated_times retry_journal metrics id_domain);
     }
 }
 

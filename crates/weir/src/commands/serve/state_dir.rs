@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn state_is_kept_where_the_system_wants_it() {
+    fn the_default_state_directory_follows_the_system() {
         let home = || Some("/home/me".into());
         let dir = |root, xdg: Option<&str>, home| usual(root, xdg.map(PathBuf::from), home);
         assert_eq!(dir(true, None, home()), Some("/var/lib/weir".into()));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn every_directory_has_a_state_of_its_own() {
+    fn every_directory_has_its_own_state() {
         let name = |dir: &str| name_of(Path::new(dir));
         assert_ne!(name("/a/b"), name("/c/b"));
         assert!(name("/srv/my files").starts_with("my_files-"));

@@ -20,7 +20,8 @@ pub(super) struct Stores {
     cache: Cache,
     /// The directory for the stores' logs of file identities.
     state_dir: PathBuf,
-    open: HashMap<PathBuf, WeakFs>,
+    /// The stores, and how many directories each may keep open.
+    open: HashMap<PathBuf, (WeakFs, usize)>,
 }
 
 impl Stores {
@@ -60,18 +61,27 @@ impl Stores {
     }
 
     fn open(&mut self, dir: &Path) -> Result<CachedFs> {
-        if let Some(fs) = self.open.get(dir).and_then(WeakFs::upgrade) {
+        self.open.retain(|_, (fs, _)| fs.upgrade().is_some());
+        if let Some(fs) = self.open.get(dir).and_then(|(fs, _)| fs.upgrade()) {
             return Ok(fs);
         }
+        let dir_fds = self.directories_of_next();
         let options = LocalOptions {
+            dir_fds: Some(dir_fds),
             state_dir: Some(self.state_dir.join(state_dir::name_of(dir))),
             ..LocalOptions::default()
         };
         let store = LocalFs::open(dir, options).asked(|| format!("serve {}", dir.display()))?;
         let fs = self.cache.mount(store);
-        self.open.retain(|_, fs| fs.upgrade().is_some());
-        self.open.insert(dir.to_owned(), fs.downgrade());
+        self.open.insert(dir.to_owned(), (fs.downgrade(), dir_fds));
         Ok(fs)
+    }
+
+    /// How many directories the next store may keep open: half of what the others leave, so that
+    /// there are some for every store.
+    fn directories_of_next(&self) -> usize {
+        let used: usize = self.open.values().map(|(_, dir_fds)| dir_fds).sum();
+        (weir_server::directory_descriptors().saturating_sub(used) / 2).clamp(1, 4096)
     }
 }
 

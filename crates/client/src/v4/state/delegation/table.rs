@@ -133,7 +133,7 @@ impl Delegations {
             Delegation::Write(write) | Delegation::WriteAttrs(write) => write.stateid,
             Delegation::None | Delegation::NoneExt(_) => return,
         };
-        tracing::debug!("a delegation that was not asked for goes back");
+        tracing::debug!("returning a delegation that was not requested");
         self.table.lock().refuse(handle, stateid);
         self.due.notify_one();
     }
@@ -257,7 +257,7 @@ impl Delegations {
                     CbOpRes::RecallAny(Ok(()))
                 }
                 CbOp::NotifyLock(args) => {
-                    tracing::debug!("the server says that a lock may be free");
+                    tracing::debug!("the server reports that a lock may be free");
                     if let Some(owner) = OpenLockOwner::from_bytes(&args.lock_owner.owner.0) {
                         self.waiters.may_be_free(owner);
                     }

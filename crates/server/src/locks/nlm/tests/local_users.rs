@@ -54,7 +54,7 @@ async fn shared_file() -> Fixture {
 }
 
 #[tokio::test]
-async fn users_of_this_machine_free_no_locks_of_others() {
+async fn local_users_cannot_free_locks_of_others() {
     let f = shared_file().await;
     let host = f.host(1).await;
     let Some(mut a) = connect(&f, host.ip, 1001).await else { return };
@@ -73,7 +73,7 @@ async fn users_of_this_machine_free_no_locks_of_others() {
 }
 
 #[tokio::test]
-async fn users_of_this_machine_do_not_wait_for_calls_to_its_lock_manager() {
+async fn a_conflicting_lock_of_a_local_user_is_denied_without_waiting() {
     let f = shared_file().await;
     let (mut host, other) = (f.host(1).await, f.host(2).await);
     let Some(mut a) = connect(&f, host.ip, 1001).await else { return };
@@ -90,7 +90,7 @@ async fn users_of_this_machine_do_not_wait_for_calls_to_its_lock_manager() {
 }
 
 #[tokio::test]
-async fn users_of_this_machine_do_not_say_that_it_has_restarted() {
+async fn local_users_cannot_report_a_restart_of_the_machine() {
     // Notices are accepted from any port, as on machines where users may bind all ports.
     let f = shared_file().await;
     let mut host = f.host(1).await;

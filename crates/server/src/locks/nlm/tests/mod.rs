@@ -7,7 +7,7 @@ use crate::export::{Export, ExportOptions, Squash};
 use crate::handle::{Handles, Node};
 use crate::program::{Call, Program, ProgramId, Programs, Refusal};
 use crate::server::{Server, ServerConfig};
-use crate::transport::{Limits, Transport};
+use crate::transport::{Transport, TransportLimits};
 use async_trait::async_trait;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -28,7 +28,9 @@ use weir_rpc::rpcbind::{self, Mapping};
 use weir_rpc::{AuthSys, CallHeader, OpaqueAuth};
 use weir_stores::local::{LocalFs, LocalOptions};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Access, Caller, Error, FileSystem, Lock, LockOwner, LockRange, SetAttr};
+use weir_vfs::{
+    Access, Caller, CreateMode, Error, FileSystem, Lock, LockOwner, LockRange, SetAttr,
+};
 use weir_xdr::{Encoder, Opaque};
 
 /// A call of the server to a host.
@@ -109,7 +111,7 @@ impl Host {
         let stop = CancellationToken::new();
         let listener = TcpListener::bind(SocketAddr::new(ip, port)).await.unwrap();
         let transport =
-            Transport::new(Limits::default(), 16, programs, Arc::default(), stop.clone());
+            Transport::new(TransportLimits::default(), 16, programs, Arc::default(), stop.clone());
         tokio::spawn(Arc::new(transport).serve(vec![listener]));
         Self { ip, told, run, _stop: stop.drop_guard() }
     }
@@ -177,7 +179,10 @@ impl Fixture {
         };
         let fs = Cache::new(config).unwrap().mount(store);
         let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-        let made = fs.create(&Caller::Own, fs.root(), b"file", &set, true).await.unwrap();
+        let made = fs
+            .create(&Caller::Own, fs.root().entry(b"file").with(&set), CreateMode::MustBeNew)
+            .await
+            .unwrap();
         let dir = tempfile::tempdir().unwrap();
         let probe = TcpListener::bind("127.0.77.1:0").await.unwrap();
         let port = probe.local_addr().unwrap().port();
@@ -283,7 +288,7 @@ async fn serve(
 }
 
 #[tokio::test]
-async fn hosts_keep_each_other_out_and_the_holder_is_told() {
+async fn locks_of_hosts_conflict_and_test_reports_the_holder() {
     let f = Fixture::new().await;
     let (a, b) = (f.host(1).await, f.host(2).await);
     assert_eq!(f.take(&a, f.lock(1, 0, 100), EXCLUSIVE).await, Status::Granted);
@@ -306,7 +311,7 @@ async fn hosts_keep_each_other_out_and_the_holder_is_told() {
 
 /// NLM allows empty owner names: the process number is enough.
 #[tokio::test]
-async fn owners_without_a_name_are_told_apart_by_host_and_process() {
+async fn unnamed_owners_are_distinguished_by_host_and_process() {
     let f = Fixture::new().await;
     let (mut a, b) = (f.host(1).await, f.host(2).await);
     let lock = |process| nlm::Lock { owner: "".into(), ..f.lock(process, 0, 10) };
@@ -325,7 +330,7 @@ async fn owners_without_a_name_are_told_apart_by_host_and_process() {
 }
 
 #[tokio::test]
-async fn only_files_that_the_caller_may_use_are_locked() {
+async fn a_lock_needs_access_to_the_file() {
     let f = Fixture::new().await;
     let a = f.host(1).await;
     let args = |lock| LockArgs {
@@ -342,7 +347,7 @@ async fn only_files_that_the_caller_may_use_are_locked() {
     assert_eq!(status(7, f.lock(1, 0, 0)).await, Status::Failed);
     let owner = f.fs.getattr(f.file.id).await.unwrap().uid;
     assert_eq!(status(owner, f.lock(1, 0, 0)).await, Status::Granted);
-    f.fs.unlink(&Caller::Own, f.fs.root(), b"file").await.unwrap();
+    f.fs.unlink(&Caller::Own, f.fs.root().entry(b"file")).await.unwrap();
     assert_eq!(status(owner, f.lock(1, 0, 0)).await, Status::StaleHandle);
 
     let f = Fixture::with(true).await;
@@ -352,7 +357,7 @@ async fn only_files_that_the_caller_may_use_are_locked() {
 }
 
 #[tokio::test]
-async fn a_host_that_waits_is_called_when_its_lock_is_granted() {
+async fn a_waiting_host_gets_granted_when_the_lock_is_free() {
     let f = Fixture::new().await;
     let (a, mut b, mut c) = (f.host(1).await, f.host(2).await, f.host(3).await);
     assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
@@ -389,7 +394,7 @@ async fn a_grant_that_is_refused_goes_to_the_next_host() {
 }
 
 #[tokio::test]
-async fn calls_in_two_halves_are_answered_by_calls() {
+async fn asynchronous_calls_are_answered_by_callbacks() {
     let f = Fixture::new().await;
     let mut a = f.host(1).await;
     let (cookie, lock) = (nlm::NetObj::from("half"), f.lock(1, 0, 0));
@@ -411,7 +416,7 @@ async fn calls_in_two_halves_are_answered_by_calls() {
 }
 
 #[tokio::test]
-async fn share_reservations_of_hosts() {
+async fn share_reservations_of_hosts_conflict() {
     let f = Fixture::new().await;
     let (a, b) = (f.host(1).await, f.host(2).await);
     let share = |access, mode| {
@@ -428,7 +433,7 @@ async fn share_reservations_of_hosts() {
 }
 
 #[tokio::test]
-async fn hosts_are_told_of_a_restart_and_reclaim_while_others_wait() {
+async fn restarted_server_notifies_hosts_and_they_reclaim_in_grace() {
     let mut f = Fixture::new().await;
     let (mut a, b) = (f.host(1).await, f.host(2).await);
     assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
@@ -510,7 +515,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn a_host_that_restarts_loses_its_locks_and_nobody_else_does() {
+async fn a_restarted_host_loses_its_locks_and_other_hosts_keep_theirs() {
     let f = Fixture::new().await;
     let (mut a, b) = (f.host(1).await, f.host(2).await);
     assert_eq!(f.take(&a, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
@@ -536,7 +541,7 @@ async fn a_host_that_restarts_loses_its_locks_and_nobody_else_does() {
 }
 
 #[tokio::test]
-async fn what_a_host_takes_after_its_restart_is_not_freed_with_what_it_had_before() {
+async fn locks_taken_after_a_hosts_restart_outlive_its_earlier_ones() {
     let f = Fixture::new().await;
     let (mut a, b) = (f.host(1).await, f.host(2).await);
     assert_eq!(f.take(&a, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
@@ -561,7 +566,7 @@ async fn what_a_host_takes_after_its_restart_is_not_freed_with_what_it_had_befor
 }
 
 #[tokio::test]
-async fn a_host_that_cannot_be_asked_after_a_notice_goes_on_with_what_it_has() {
+async fn an_unverifiable_restart_notice_frees_no_locks() {
     let f = Fixture::new().await;
     let (mut a, b) = (f.host(1).await, f.host(2).await);
     assert_eq!(f.take(&a, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
@@ -575,7 +580,7 @@ async fn a_host_that_cannot_be_asked_after_a_notice_goes_on_with_what_it_has() {
 }
 
 #[tokio::test]
-async fn a_datagram_that_a_host_did_not_send_frees_nothing() {
+async fn a_forged_datagram_frees_no_locks() {
     let f = Fixture::new().await;
     let (mut a, b) = (f.host(1).await, f.host(2).await);
     assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
@@ -601,7 +606,7 @@ async fn a_datagram_that_a_host_did_not_send_frees_nothing() {
 }
 
 #[tokio::test]
-async fn a_notice_from_a_port_that_any_user_may_send_from_frees_nothing() {
+async fn a_notice_from_an_unprivileged_port_frees_no_locks() {
     let f = Fixture::below(1).await;
     let (a, b) = (f.host(1).await, f.host(2).await);
     assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
@@ -615,7 +620,7 @@ async fn a_notice_from_a_port_that_any_user_may_send_from_frees_nothing() {
 
 /// Unknown procedures and truncated arguments.
 #[tokio::test]
-async fn odd_calls_are_refused() {
+async fn undefined_and_malformed_nlm_calls_are_refused() {
     let f = Fixture::new().await;
     let a = f.host(1).await;
     for procedure in [16, 19, 24] {
@@ -630,13 +635,13 @@ async fn odd_calls_are_refused() {
 }
 
 #[tokio::test]
-async fn programs_of_the_machine_and_hosts_keep_each_other_out() {
+async fn locks_of_local_programs_and_hosts_conflict() {
     let dir = tempfile::tempdir().unwrap();
     let open = || LocalFs::open(dir.path(), LocalOptions::default()).unwrap();
     let mut f = Fixture::of(open(), false, u16::MAX).await;
     let mut host = f.host(1).await;
     let other = open();
-    let id = other.lookup(&Caller::Own, other.root(), b"file").await.unwrap().id;
+    let id = other.lookup(&Caller::Own, other.root().entry(b"file")).await.unwrap().id;
     let both = Access::READ | Access::WRITE;
     let program = other.open(&Caller::Own, id, both).await.unwrap();
     let (owner, range) = (LockOwner(1), LockRange { start: 0, end: 10 });

@@ -11,7 +11,7 @@
 pub(crate) mod pattern;
 
 use crate::v4::context::{Context, FileIo, Target};
-use crate::v4::ops::write_same::pattern::{Blocks, PIECE_BYTES, Piece};
+use crate::v4::ops::write_same::pattern::{Blocks, PIECE_BYTES, PatternPiece};
 use crate::v4::status::of_vfs;
 use weir_nfs::v4::Error;
 use weir_nfs::v4::op::write_same;
@@ -73,9 +73,11 @@ impl Writing<'_> {
             } else {
                 let most = if sparse { zeroed - done } else { u64::MAX };
                 match piece {
-                    Piece::Zeros(len) if sparse => Ok(len.min(most)),
-                    Piece::Zeros(len) => self.zero(self.offset + done, len).await.map(|()| len),
-                    Piece::Data(len) => {
+                    PatternPiece::Zeros(len) if sparse => Ok(len.min(most)),
+                    PatternPiece::Zeros(len) => {
+                        self.zero(self.offset + done, len).await.map(|()| len)
+                    }
+                    PatternPiece::Data(len) => {
                         buffer.resize(len.min(most) as usize, 0);
                         blocks.fill(done, &mut buffer);
                         self.write(self.offset + done, &buffer).await
@@ -83,7 +85,7 @@ impl Writing<'_> {
                 }
             };
             cost += match (&written, piece) {
-                (Ok(written), Piece::Data(_)) if !begins => *written,
+                (Ok(written), PatternPiece::Data(_)) if !begins => *written,
                 _ if begins || !sparse => LAYOUT_BYTES,
                 _ => 0,
             };

@@ -25,20 +25,20 @@ pub(in crate::v4) struct Blocks {
     count: u64,
     first_number: u32,
     /// The parts of a block that are not zeros, in order.
-    parts: Vec<(Range<u64>, Part)>,
+    parts: Vec<(Range<u64>, BlockPart)>,
     /// Length of the longest run of zeros.
     longest_zeros: u64,
 }
 
 #[derive(Clone, Debug)]
-enum Part {
+enum BlockPart {
     Number,
     Pattern(Bytes),
 }
 
 /// The next part of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::v4) enum Piece {
+pub(in crate::v4) enum PatternPiece {
     /// This many zeros.
     Zeros(u64),
     /// This many bytes of data, at most [`PIECE_BYTES`].
@@ -61,11 +61,11 @@ impl Blocks {
         let pattern = &args.pattern.0;
         let mut parts = Vec::new();
         if args.relative_number_offset != NOWHERE {
-            parts.push((within(args.relative_number_offset, NUMBER_BYTES)?, Part::Number));
+            parts.push((within(args.relative_number_offset, NUMBER_BYTES)?, BlockPart::Number));
         }
         if args.relative_pattern_offset != NOWHERE && !pattern.is_empty() {
             let place = within(args.relative_pattern_offset, pattern.len() as u64)?;
-            parts.push((place, Part::Pattern(pattern.clone())));
+            parts.push((place, BlockPart::Pattern(pattern.clone())));
         }
         parts.sort_by_key(|(place, _)| place.start);
         if let [(first, _), (second, _)] = &parts[..]
@@ -74,8 +74,8 @@ impl Blocks {
             return Err(Error::Inval);
         }
         parts.retain(|(_, part)| match part {
-            Part::Number => true,
-            Part::Pattern(bytes) => bytes.iter().any(|&byte| byte != 0),
+            BlockPart::Number => true,
+            BlockPart::Pattern(bytes) => bytes.iter().any(|&byte| byte != 0),
         });
         let longest_zeros = match &parts[..] {
             [] => len,
@@ -109,21 +109,21 @@ impl Blocks {
     }
 
     /// The piece at `at`, which must be before the end. Unless `apart`, zeros count as data.
-    pub(in crate::v4) fn next(&self, at: u64, apart: bool) -> Piece {
+    pub(in crate::v4) fn next(&self, at: u64, apart: bool) -> PatternPiece {
         let most = (self.len() - at).min(PIECE_BYTES);
         if !apart || self.longest_zeros < ZERO_RUN_BYTES {
-            return Piece::Data(most);
+            return PatternPiece::Data(most);
         }
         let mut len = 0;
         while len < most {
             let zeros = self.zeros_at(at + len);
             if zeros >= ZERO_RUN_BYTES {
-                return if len == 0 { Piece::Zeros(zeros) } else { Piece::Data(len) };
+                return if len == 0 { PatternPiece::Zeros(zeros) } else { PatternPiece::Data(len) };
             }
             len += zeros;
             len += self.part_at(at + len);
         }
-        Piece::Data(most)
+        PatternPiece::Data(most)
     }
 
     /// Number of zeros from `at` to the next part or the end.
@@ -155,8 +155,8 @@ impl Blocks {
             bytes.fill(0);
             for (place, part) in &self.parts {
                 let source = match part {
-                    Part::Number => &number[..],
-                    Part::Pattern(pattern) => pattern,
+                    BlockPart::Number => &number[..],
+                    BlockPart::Pattern(pattern) => pattern,
                 };
                 let seen = within..within + piece as u64;
                 let (from, to) = (place.start.max(seen.start), place.end.min(seen.end));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_within_a_block_or_a_file_is_refused() {
+    fn patterns_outside_a_block_or_file_are_refused() {
         let of = |args: Args| Blocks::of(&args).map(|blocks| blocks.len());
         let nowhere = (NOWHERE, 0);
         assert_eq!(of(args(0, (16, 3), (12, 0), (0, b"pattern"))), Ok(48));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn long_zeros_are_told_apart_and_short_ones_are_data() {
+    fn long_runs_of_zeros_are_holes_and_short_ones_are_data() {
         const MIB: u64 = 1 << 20;
         let pieces = |args: Args| {
             let blocks = Blocks::of(&args).unwrap();
@@ -219,7 +219,7 @@ mod tests {
             while at < blocks.len() {
                 let piece = blocks.next(at, true);
                 at += match piece {
-                    Piece::Zeros(len) | Piece::Data(len) => len,
+                    PatternPiece::Zeros(len) | PatternPiece::Data(len) => len,
                 };
                 pieces.push(piece);
             }
@@ -227,21 +227,27 @@ mod tests {
         };
         let nowhere = (NOWHERE, 0);
         let zeros = [0; 64];
-        assert_eq!(pieces(args(0, (MIB, 1 << 20), nowhere, (0, &zeros))), [Piece::Zeros(1 << 40)]);
+        assert_eq!(
+            pieces(args(0, (MIB, 1 << 20), nowhere, (0, &zeros))),
+            [PatternPiece::Zeros(1 << 40)]
+        );
         // Block number, pattern, then zeros up to the next block number.
         let sparse = pieces(args(0, (MIB, 2), (0, 7), (8, b"abc")));
-        let (data, hole) = (Piece::Data(11), Piece::Zeros(MIB - 11));
+        let (data, hole) = (PatternPiece::Data(11), PatternPiece::Zeros(MIB - 11));
         assert_eq!(sparse, [data, hole, data, hole]);
         // Zeros that extend past the end of a block.
         let middle = pieces(args(0, (MIB, 2), nowhere, (MIB / 2, b"a")));
-        let (data, half) = (Piece::Data(1), Piece::Zeros(MIB / 2));
-        assert_eq!(middle, [half, data, Piece::Zeros(MIB - 1), data, Piece::Zeros(MIB / 2 - 1)]);
+        let (data, half) = (PatternPiece::Data(1), PatternPiece::Zeros(MIB / 2));
+        assert_eq!(
+            middle,
+            [half, data, PatternPiece::Zeros(MIB - 1), data, PatternPiece::Zeros(MIB / 2 - 1)]
+        );
         assert_eq!(pieces(args(0, (4096, 300), (0, 7), (8, b"abc"))).len(), 2);
     }
 
     proptest! {
         #[test]
-        fn the_stream_is_the_blocks_one_after_the_other(
+        fn the_stream_is_the_concatenation_of_the_blocks(
             block in prop_oneof![1u64..40, 60_000u64..200_000],
             count in 0u64..20,
             places in (0.0..1.0, 0.0..1.0),
@@ -270,8 +276,8 @@ mod tests {
             let mut made = Vec::new();
             while (made.len() as u64) < blocks.len() {
                 match blocks.next(made.len() as u64, apart) {
-                    Piece::Zeros(len) => made.resize(made.len() + len as usize, 0),
-                    Piece::Data(len) => {
+                    PatternPiece::Zeros(len) => made.resize(made.len() + len as usize, 0),
+                    PatternPiece::Data(len) => {
                         let len = (len as usize).min(cut);
                         let mut bytes = vec![9; len];
                         blocks.fill(made.len() as u64, &mut bytes);

@@ -130,7 +130,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn every_job_runs_also_when_the_pool_goes() {
+    fn every_job_runs_also_when_the_pool_ends() {
         let (tx, rx) = mpsc::channel();
         let pool = Pool::default();
         for i in 0..1000 {

@@ -332,7 +332,7 @@ impl Shared {
             held.mark(&LastExit::Missing);
         }
         if compact && let Err(error) = self.compact(log) {
-            tracing::warn!(%error, "cannot write the node log anew");
+            tracing::warn!(%error, "cannot compact the node log");
             std::thread::sleep(RETRY_AFTER);
         }
         let held = log.lock();
@@ -487,7 +487,7 @@ impl Table {
     fn replay(&mut self, bytes: &[u8], root: FileId, max_nodes: usize) {
         let Some((Header { sum, complete }, mut rest)) = Header::decode(bytes, root) else {
             if !bytes.is_empty() {
-                tracing::warn!("the node log is not of this tree: starting anew");
+                tracing::warn!("the node log belongs to another tree: starting with an empty one");
             }
             self.complete = bytes.is_empty();
             return;

@@ -44,7 +44,7 @@ fn the_table_is_read_back() {
 }
 
 #[test]
-fn a_log_of_before_is_read_by_its_own_sums_and_written_anew() {
+fn a_log_of_an_earlier_version_is_read_and_rewritten() {
     let mut log = b"WEIRNOD2".to_vec();
     for word in [ROOT.ino, ROOT.generation, 1] {
         log.extend_from_slice(&u64::to_le_bytes(word));
@@ -116,7 +116,7 @@ fn a_linked_file_is_known_by_its_other_name() {
 }
 
 #[test]
-fn a_full_table_gives_up_files_and_never_directories() {
+fn a_full_table_drops_files_and_never_directories() {
     let nodes = Nodes::in_memory(100);
     let dirs = (1000..1010).map(|i| Seen { is_dir: true, ..seen(i, 2, "dir") });
     nodes.remember(dirs);
@@ -127,7 +127,7 @@ fn a_full_table_gives_up_files_and_never_directories() {
 }
 
 #[test]
-fn only_a_log_that_ended_in_order_or_in_this_boot_is_complete() {
+fn only_a_log_closed_or_of_this_boot_is_complete() {
     let dir = tempfile::tempdir().unwrap();
     let open = || Nodes::open(dir.path(), ROOT, 1000).unwrap();
     let nodes = open();
@@ -160,7 +160,7 @@ fn a_log_without_its_mark_is_not_complete() {
 }
 
 #[test]
-fn a_full_disk_delays_no_caller_and_is_made_up_for() {
+fn entries_wait_in_memory_while_the_disk_is_full() {
     let dir = tempfile::tempdir().unwrap();
     let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
     let log = nodes.shared.log.as_ref().unwrap();
@@ -186,7 +186,7 @@ fn a_full_disk_delays_no_caller_and_is_made_up_for() {
 }
 
 #[test]
-fn a_log_is_written_anew_while_others_append() {
+fn a_log_is_compacted_while_others_append() {
     let dir = tempfile::tempdir().unwrap();
     let nodes = Nodes::open(dir.path(), ROOT, 100_000).unwrap();
     let log = nodes.shared.log.as_ref().unwrap();

@@ -75,7 +75,7 @@ fn called(delegations: &Delegations, sequence_id: u32, op: CbOp) -> Vec<CbOpRes>
 }
 
 #[test]
-fn a_recalled_delegation_is_not_relied_on_from_the_moment_of_the_call() {
+fn a_delegation_is_not_used_once_it_is_recalled() {
     let delegations = with(2);
     assert!(relied_on(&delegations, 0));
     let args = recall::Args { stateid: stateid(0), truncate: false, file: "fh".into() };
@@ -88,7 +88,7 @@ fn a_recalled_delegation_is_not_relied_on_from_the_moment_of_the_call() {
 }
 
 #[test]
-fn recall_any_leaves_what_was_used_last_and_asks_for_its_kind_only() {
+fn recall_any_keeps_the_recently_used_delegations() {
     let delegations = with(5);
     assert!(relied_on(&delegations, 0) && relied_on(&delegations, 3));
     let any = |kinds| CbOp::RecallAny(recall_any::Args { keep: 2, kinds });
@@ -104,7 +104,7 @@ fn recall_any_leaves_what_was_used_last_and_asks_for_its_kind_only() {
 }
 
 #[test]
-fn at_most_so_many_are_held_and_the_one_unused_for_longest_goes() {
+fn delegations_are_bounded_and_the_least_recently_used_returned() {
     let delegations = with(MOST as u32);
     assert!(relied_on(&delegations, 0));
     delegations.take(&handle(9999), &read(9999), 0);
@@ -113,7 +113,7 @@ fn at_most_so_many_are_held_and_the_one_unused_for_longest_goes() {
 }
 
 #[test]
-fn a_sign_of_a_missed_call_ends_them() {
+fn a_missed_callback_ends_all_delegations() {
     for (flag, down) in [
         (StatusFlags::CB_PATH_DOWN, true),
         (StatusFlags::CB_PATH_DOWN_SESSION, true),
@@ -136,7 +136,7 @@ fn a_sign_of_a_missed_call_ends_them() {
 }
 
 #[test]
-fn what_was_not_asked_for_goes_back_and_is_never_relied_on() {
+fn an_unrequested_delegation_is_returned_unused() {
     let delegations = with(1);
     let write = Delegation::Write(WriteDelegation {
         stateid: stateid(5),
@@ -159,7 +159,7 @@ fn what_was_not_asked_for_goes_back_and_is_never_relied_on() {
 }
 
 #[test]
-fn calls_of_another_session_or_out_of_order_are_refused() {
+fn callbacks_of_another_session_or_out_of_order_are_refused() {
     let delegations = with(1);
     let owner = StateOwner { client_id: 0, owner: "another client".into() };
     let notify = weir_nfs::v4::cb::notify_lock::Args { file: "fh".into(), lock_owner: owner };

@@ -1,0 +1,87 @@
+//! What a synchronization does before an entry is copied.
+
+use super::copier::{Copier, add};
+use super::mirror::Mirror;
+use crate::failure::{Asked, Failure, Result};
+use crate::mounts::Place;
+use crate::text::kind_name;
+use std::sync::atomic::Ordering;
+use weir_vfs::{Attr, Caller, Error, FileKind};
+
+/// Decides about an entry: whether the copy continues with it. Removes a file in the place of a directory.
+pub(crate) async fn prepare(
+    copier: &Copier,
+    from: &Place,
+    attr: &Attr,
+    to: &mut Place,
+) -> Result<bool> {
+    let Some(mirror) = &copier.options.mirror else { return Ok(true) };
+    if !mirror.takes(from, attr) {
+        return Ok(false);
+    }
+    let Some(there) = &to.attr else { return Ok(true) };
+    match (attr.kind, there.kind) {
+        (FileKind::Directory, FileKind::Directory) => Ok(true),
+        (FileKind::Directory, _) => {
+            let write = || format!("make the directory {}", to.shown);
+            let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
+            if !copier.options.dry_run {
+                to.fs.unlink(&Caller::Own, to.dir.entry(name)).await.asked(write)?;
+            }
+            to.attr = None;
+            Ok(true)
+        }
+        (_, FileKind::Directory) if mirror.deletes && copier.options.dry_run => {
+            to.attr = None;
+            Ok(true)
+        }
+        (_, FileKind::Directory) if mirror.deletes => {
+            mirror.is_blocked.store(true, Ordering::Relaxed);
+            Ok(false)
+        }
+        (kind, FileKind::Directory) => {
+            let asked = format!("write the {} {}", kind_name(kind), to.shown);
+            let failure = Failure::new(asked, "it is a directory");
+            Err(failure.advice("use --delete to replace it, with its content"))
+        }
+        (FileKind::Regular, FileKind::Regular) => Ok(true),
+        (FileKind::Regular, FileKind::Symlink) => Ok(true),
+        (FileKind::Regular, _) => {
+            let write = || format!("write {}", to.shown);
+            let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
+            if !copier.options.dry_run {
+                to.fs.unlink(&Caller::Own, to.dir.entry(name)).await.asked(write)?;
+            }
+            to.attr = None;
+            Ok(true)
+        }
+        (kind, other) => {
+            let is_same = kind == other && is_like(mirror, (from, attr), (to, there)).await?;
+            if is_same {
+                add(&copier.tally.up_to_date, 1);
+            }
+            Ok(!is_same)
+        }
+    }
+}
+
+/// Whether a link or special file is up to date.
+async fn is_like(
+    mirror: &Mirror,
+    (from, attr): (&Place, &Attr),
+    (to, there): (&Place, &Attr),
+) -> Result<bool> {
+    if attr.kind != FileKind::Symlink {
+        let state = |attr: &Attr| (attr.rdev, attr.mode, attr.uid, attr.gid);
+        return Ok(state(attr) == state(there));
+    }
+    let is_same = (attr.size, attr.mtime) == (there.size, there.mtime);
+    if !is_same || !mirror.compares_content {
+        return Ok(is_same);
+    }
+    let read = async |place: &Place, id| {
+        let target = place.fs.readlink(&Caller::Own, id).await;
+        target.asked(|| format!("read the symbolic link {}", place.shown))
+    };
+    Ok(read(from, attr.id).await? == read(to, there.id).await?)
+}

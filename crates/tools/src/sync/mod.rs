@@ -1,0 +1,65 @@
+//! Mirrors of trees: a copy that skips what is up to date, and then a removal of what the source lacks.
+//!
+//! ```text
+//!   copy --(no failure)--> remove what the source lacks --(a directory was in the way)--> copy again
+//! ```
+//!
+//! 1. Nothing is removed unless everything before succeeded: a source that cannot be listed, or is not
+//!    there, removes nothing.
+//! 2. A removal follows no link, and stays in the destination.
+//! 3. Names that the filter leaves out are protected, with the directories above them.
+
+use crate::copy::{Copier, Mirror};
+use crate::failure::{Failure, Result};
+use crate::mounts::Place;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use weir_vfs::{Caller, Error, FileKind};
+
+mod delete;
+
+/// Makes `to` the mirror of `from`, as the options of the copier and its `mirror` require. With
+/// `deletes_excluded`, the filter protects nothing.
+pub async fn sync(copier: &Arc<Copier>, from: &Place, to: &Place, deletes_excluded: bool) {
+    let Some(mirror) = copier.options.mirror.clone() else { return };
+    copier.copy(vec![(from.clone(), to.clone())], &to.fs).await;
+    let is_tree = from.attr.as_ref().is_some_and(|attr| attr.kind == FileKind::Directory);
+    if !mirror.deletes || !is_tree || copier.is_interrupted() {
+        return;
+    }
+    if copier.failed() {
+        let failed = "not everything could be read or written, so nothing was removed";
+        let failure = Failure::new(format!("remove files from {}", to.shown), failed);
+        return copier.fail(failure.advice("repeat the command when that is repaired"));
+    }
+    let deleted = tokio::select! {
+        deleted = delete_from(copier, &mirror, from, to, deletes_excluded) => deleted,
+        () = copier.interrupted() => return,
+    };
+    if let Err(failure) = deleted {
+        return copier.fail(failure);
+    }
+    if mirror.is_blocked.swap(false, Ordering::Relaxed) && !copier.options.dry_run {
+        // What was in the way is gone.
+        copier.copy_again(from.clone(), to.clone()).await;
+    }
+}
+
+async fn delete_from(
+    copier: &Copier,
+    mirror: &Mirror,
+    from: &Place,
+    to: &Place,
+    deletes_excluded: bool,
+) -> Result<()> {
+    // It may have been made by the copy.
+    let to = match (&to.attr, &to.name) {
+        (None, Some(name)) => match to.fs.lookup(&Caller::Own, to.dir.entry(name)).await {
+            Ok(attr) => Place { attr: Some(attr), ..to.clone() },
+            Err(Error::NotFound) if copier.options.dry_run => return Ok(()),
+            Err(error) => return Err(Failure::of(format!("find {}", to.shown), error)),
+        },
+        _ => to.clone(),
+    };
+    delete::extraneous(copier, mirror, from, &to, deletes_excluded).await
+}

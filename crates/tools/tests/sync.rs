@@ -1,0 +1,278 @@
+//! Mirrors in stores created by a test.
+
+use async_trait::async_trait;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+use weir_pagecache::{Cache, CachedFs, Config};
+use weir_stores::memory::MemoryFs;
+use weir_tools::copy::{Copier, Filter, Mirror, Options, Reflink, Summary};
+use weir_tools::mounts::Place;
+use weir_tools::origin::Origin;
+use weir_tools::sync::sync;
+use weir_vfs::{
+    Access, Attr, Caller, CreateMode, EntryName, Error, FileId, FileSystem, FileSystemDecorator,
+    IoFlags, OpenFile, OpenFileDecorator, ReadOp, RenameFlags, Result, SetAttr, Unnamed, WriteOp,
+};
+
+const SIZE: u64 = 8 << 20;
+
+/// A store with a failure to come.
+struct Failing {
+    store: Arc<MemoryFs>,
+    faults: Arc<Faults>,
+}
+
+struct Faults {
+    /// Writes that succeed before all others fail.
+    writes: AtomicI64,
+    /// Reads so far; the files seem to change with each one if that is asked for.
+    reads: AtomicU64,
+    changes: bool,
+    folds_case: bool,
+    fsid: u64,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        let (writes, reads) = (AtomicI64::new(i64::MAX), AtomicU64::new(0));
+        Self { writes, reads, changes: false, folds_case: false, fsid: 77 }
+    }
+}
+
+impl Faults {
+    fn seen(&self, attr: Attr) -> Attr {
+        let reads = if self.changes { self.reads.load(Ordering::SeqCst) } else { 0 };
+        // Another file system than that of the other store.
+        Attr { ctime: attr.ctime + Duration::from_secs(reads), fsid: self.fsid, ..attr }
+    }
+}
+
+struct FailingFile {
+    file: Arc<dyn OpenFile>,
+    faults: Arc<Faults>,
+}
+
+#[async_trait]
+impl FileSystemDecorator for Failing {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.store
+    }
+
+    async fn getattr(&self, id: FileId) -> Result<Attr> {
+        self.store.getattr(id).await.map(|attr| self.faults.seen(attr))
+    }
+
+    async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
+        let file = self.store.open(caller, id, access).await?;
+        Ok(Arc::new(FailingFile { file, faults: Arc::clone(&self.faults) }))
+    }
+
+    async fn rename_counted(
+        &self,
+        caller: &Caller,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
+        flags: RenameFlags,
+    ) -> Result<Option<Unnamed>> {
+        let folded = to.name.to_ascii_lowercase();
+        let name = if self.faults.folds_case { &folded[..] } else { to.name };
+        self.store.rename_counted(caller, from, to.dir.entry(name), flags).await
+    }
+
+    async fn lookup(&self, caller: &Caller, entry: EntryName<'_>) -> Result<Attr> {
+        match self.store.lookup(caller, entry).await {
+            Err(Error::NotFound) if self.faults.folds_case => {
+                let other = entry.name.to_ascii_lowercase();
+                self.store.lookup(caller, entry.dir.entry(&other)).await
+            }
+            found => found,
+        }
+    }
+}
+
+#[async_trait]
+impl OpenFileDecorator for FailingFile {
+    fn below(&self) -> &dyn OpenFile {
+        &*self.file
+    }
+
+    async fn getattr(&self) -> Result<Attr> {
+        self.file.getattr().await.map(|attr| self.faults.seen(attr))
+    }
+
+    fn submit_read(&self, op: ReadOp) {
+        self.faults.reads.fetch_add(1, Ordering::SeqCst);
+        self.file.submit_read(op);
+    }
+
+    fn submit_write(&self, op: WriteOp) {
+        match self.faults.writes.fetch_sub(1, Ordering::SeqCst) > 0 {
+            true => self.file.submit_write(op),
+            false => op.complete(Err(Error::NoSpace)),
+        }
+    }
+}
+
+fn cache() -> Cache {
+    Cache::new(Config { budget_bytes: 32 << 20, ..Config::default() }).unwrap()
+}
+
+/// A store as the source of a mirror.
+fn source(cache: &Cache, store: Arc<MemoryFs>) -> CachedFs {
+    cache.mount(Arc::new(Failing { store, faults: Arc::default() }))
+}
+
+/// Writes a file of [`SIZE`] with data at these offsets.
+async fn write(fs: &CachedFs, name: &str, at: &[u64], byte: u8) {
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    let entry = fs.root().entry(name.as_bytes()).with(&set);
+    let id = fs.create(&Caller::Own, entry, CreateMode::MayExist).await.unwrap().attr.id;
+    let file = fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap();
+    for at in at {
+        file.write_at_async(&[byte; 4096], *at, IoFlags::empty()).await.unwrap();
+    }
+    file.truncate_async(SIZE).await.unwrap();
+    file.sync_async(false).await.unwrap();
+}
+
+/// The whole content of a file.
+async fn read(fs: &CachedFs, name: &str) -> Vec<u8> {
+    let id = fs.lookup(&Caller::Own, fs.root().entry(name.as_bytes())).await.unwrap().id;
+    let file = fs.open(&Caller::Own, id, Access::READ).await.unwrap();
+    let mut bytes = vec![0; file.size() as usize];
+    let mut at = 0;
+    while at < bytes.len() {
+        let n = file.read_at_async(&mut bytes[at..], at as u64, IoFlags::empty()).await.unwrap();
+        assert!(n > 0);
+        at += n;
+    }
+    bytes
+}
+
+async fn root(fs: &CachedFs) -> Place {
+    let (dir, attr) = (fs.root(), Some(fs.getattr(fs.root()).await.unwrap()));
+    Place { fs: fs.clone(), dir, name: None, attr, shown: "root".into(), origin: Origin::default() }
+}
+
+async fn mirror(from: &CachedFs, to: &CachedFs, reflink: Reflink) -> Summary {
+    let mirror = Mirror::new(Filter::new([], []).unwrap(), true);
+    let options = Options {
+        recursive: true,
+        preserve: true,
+        reflink,
+        mirror: Some(Arc::new(mirror)),
+        ..Options::default()
+    };
+    let copier = Arc::new(Copier::new(options, 32 << 20, ()));
+    sync(&copier, &root(from).await, &root(to).await, false).await;
+    copier.summary(Duration::from_secs(1), 0)
+}
+
+async fn names(fs: &CachedFs) -> Vec<String> {
+    let children = root(fs).await.children(fs.root()).await.unwrap();
+    let name = |(place, _): (Place, Attr)| String::from_utf8(place.name.unwrap()).unwrap();
+    children.into_iter().map(name).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_update_of_a_clone_is_published_when_it_is_complete() {
+    let cache = cache();
+    let (from, to) = (source(&cache, MemoryFs::new()), cache.mount(MemoryFs::new()));
+    write(&from, "file", &[0, 3 << 20], 1).await;
+    assert_eq!(mirror(&from, &to, Reflink::Auto).await.failures, Vec::<String>::new());
+    let entry = to.root().entry(b"file");
+    let first = to.lookup(&Caller::Own, entry).await.unwrap().id;
+    write(&from, "file", &[3 << 20, 5 << 20], 2).await;
+    let summary = mirror(&from, &to, Reflink::Auto).await;
+    assert_eq!((summary.written_bytes, summary.cloned_bytes), (8192, SIZE), "{summary:?}");
+    assert_ne!(to.lookup(&Caller::Own, entry).await.unwrap().id, first);
+    assert_eq!(names(&to).await, ["file"]);
+    assert!(read(&from, "file").await == read(&to, "file").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_update_in_place_is_not_taken_for_complete() {
+    let cache = cache();
+    let (from, store) = (source(&cache, MemoryFs::new()), MemoryFs::new());
+    let to = cache.mount(store.clone());
+    write(&from, "file", &[0, 3 << 20, 5 << 20], 1).await;
+    mirror(&from, &to, Reflink::Never).await;
+    write(&from, "file", &[0, 3 << 20, 5 << 20], 2).await;
+    for writes in 0..2 {
+        let faults =
+            Arc::new(Faults { writes: AtomicI64::new(writes), fsid: 78, ..Faults::default() });
+        let full = cache.mount(Arc::new(Failing { store: store.clone(), faults }));
+        let summary = mirror(&from, &full, Reflink::Never).await;
+        assert!(summary.failures.iter().any(|f| f.contains("is incomplete")), "{summary:?}");
+        let attr = store.lookup(&Caller::Own, store.root().entry(b"file")).await.unwrap();
+        assert_ne!(attr.size, SIZE);
+    }
+    let to = cache.mount(store.clone());
+    let summary = mirror(&from, &to, Reflink::Never).await;
+    assert_eq!(summary.failures, Vec::<String>::new());
+    assert!(read(&from, "file").await == read(&to, "file").await);
+    let again = mirror(&from, &to, Reflink::Never).await;
+    assert_eq!((again.written_bytes, again.up_to_date), (0, 1), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_becomes_private_is_protected_before_it_is_written() {
+    let cache = cache();
+    let (from, store) = (source(&cache, MemoryFs::new()), MemoryFs::new());
+    let to = cache.mount(store.clone());
+    write(&from, "file", &[0, 3 << 20], 1).await;
+    mirror(&from, &to, Reflink::Never).await;
+    let entry = store.root().entry(b"file");
+    let public = store.lookup(&Caller::Own, entry).await.unwrap();
+    assert_eq!(public.mode, 0o644);
+    write(&from, "file", &[3 << 20], 2).await;
+    let id = from.lookup(&Caller::Own, from.root().entry(b"file")).await.unwrap().id;
+    let private = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+    from.setattr(&Caller::Own, id, &private).await.unwrap();
+    let faults = Arc::new(Faults { writes: AtomicI64::new(0), fsid: 78, ..Faults::default() });
+    let full = cache.mount(Arc::new(Failing { store: store.clone(), faults }));
+    assert_ne!(mirror(&from, &full, Reflink::Never).await.failures, Vec::<String>::new());
+    assert_eq!(store.lookup(&Caller::Own, entry).await.unwrap().mode, 0o600);
+    let to = cache.mount(store.clone());
+    assert_eq!(mirror(&from, &to, Reflink::Never).await.failures, Vec::<String>::new());
+    let copy = store.lookup(&Caller::Own, entry).await.unwrap();
+    assert_eq!((copy.id, copy.mode), (public.id, 0o640));
+    assert!(read(&from, "file").await == read(&to, "file").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_changes_is_not_taken_for_mirrored() {
+    let cache = cache();
+    let (store, to) = (MemoryFs::new(), cache.mount(MemoryFs::new()));
+    let from = source(&cache, store.clone());
+    write(&from, "file", &[0, 3 << 20], 1).await;
+    mirror(&from, &to, Reflink::Never).await;
+    write(&from, "file", &[3 << 20], 2).await;
+    for reflink in [Reflink::Auto, Reflink::Never] {
+        let faults = Arc::new(Faults { changes: true, ..Faults::default() });
+        let changing = cache.mount(Arc::new(Failing { store: store.clone(), faults }));
+        let summary = mirror(&changing, &to, reflink).await;
+        assert!(summary.failures.iter().any(|f| f.contains("it changed while")), "{summary:?}");
+        let source = from.lookup(&Caller::Own, from.root().entry(b"file")).await.unwrap();
+        let copy = to.lookup(&Caller::Own, to.root().entry(b"file")).await.unwrap();
+        assert_ne!((copy.size, copy.mtime), (source.size, source.mtime));
+        assert_eq!(names(&to).await, ["file"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_differ_in_case_are_not_removed() {
+    let cache = cache();
+    let (from, store) = (source(&cache, MemoryFs::new()), MemoryFs::new());
+    let plain = cache.mount(store.clone());
+    write(&from, "FILE", &[0], 1).await;
+    write(&plain, "file", &[0], 1).await;
+    write(&plain, "other", &[0], 1).await;
+    let faults = Arc::new(Faults { folds_case: true, fsid: 78, ..Faults::default() });
+    let to = cache.mount(Arc::new(Failing { store: store.clone(), faults }));
+    let summary = mirror(&from, &to, Reflink::Auto).await;
+    assert_eq!(summary.failures, Vec::<String>::new());
+    assert_eq!(summary.removed, 1, "{summary:?}");
+    assert_eq!(names(&to).await, ["file"]);
+}

@@ -1,0 +1,72 @@
+//! `weir find`, locally and at a server.
+
+mod common;
+
+use common::{Server, fail, json, run, scratch, weir};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::time::{Duration, SystemTime};
+
+#[test]
+fn files_by_name_type_size_and_time() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir_all(export.join("a/empty")).unwrap();
+    fs::write(export.join("a/disk.img"), vec![1; 3000]).unwrap();
+    fs::write(export.join("a/OLD.IMG"), "x").unwrap();
+    fs::write(export.join("b.img"), "").unwrap();
+    symlink("b.img", export.join("link.img")).unwrap();
+    let days = Duration::from_secs(40 * 24 * 60 * 60);
+    let old = fs::File::options().write(true).open(export.join("a/OLD.IMG")).unwrap();
+    old.set_modified(SystemTime::now() - days).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    for version in ["", "vers=3", "vers=4.2"] {
+        let top = match version {
+            "" => export.to_str().unwrap().to_owned(),
+            version => server.url("", version),
+        };
+        // What is below the top, without it and the options of a URL.
+        let find = |args: &[&str]| {
+            let found = run(["find", &top].into_iter().chain(args.iter().copied()));
+            let below = |line: &str| {
+                let path = line.split('?').next().unwrap();
+                let top = top.split('?').next().unwrap().trim_end_matches('/');
+                path.strip_prefix(top).unwrap().trim_start_matches('/').to_owned()
+            };
+            found.lines().map(below).collect::<Vec<_>>().join(" ")
+        };
+        let all = " a a/OLD.IMG a/disk.img a/empty b.img link.img";
+        assert_eq!(find(&[]), all);
+        assert_eq!(find(&["-name", "*.img"]), "a/disk.img b.img link.img");
+        assert_eq!(find(&["-iname", "*.img", "-type", "f"]), "a/OLD.IMG a/disk.img b.img");
+        assert_eq!(find(&["--type", "d"]), " a a/empty");
+        assert_eq!(find(&["-type", "l"]), "link.img");
+        assert_eq!(find(&["-type", "f", "-size", "+1k"]), "a/disk.img");
+        assert_eq!(find(&["-type", "f", "-size", "-1"]), "b.img");
+        assert_eq!(find(&["-type", "f", "-size", "3000c"]), "a/disk.img");
+        assert_eq!(find(&["-mtime", "+30"]), "a/OLD.IMG");
+        assert_eq!(find(&["-type", "f", "-mmin", "-60"]), "a/disk.img b.img");
+        assert_eq!(find(&["-empty"]), "a/empty b.img");
+        assert_eq!(find(&["-maxdepth", "1"]), " a b.img link.img");
+        assert_eq!(find(&["-mindepth", "2"]), "a/OLD.IMG a/disk.img a/empty");
+        assert_eq!(find(&["-maxdepth", "0"]), "");
+        let reference = export.join("a/OLD.IMG");
+        let newer = find(&["-type", "f", "-newer", reference.to_str().unwrap()]);
+        assert_eq!(newer, "a/disk.img b.img");
+        let listed = json(["find", &top, "-size", "3000c", "-type", "f", "--json"]);
+        assert_eq!(listed[0]["size_bytes"], 3000);
+    }
+}
+
+#[test]
+fn names_come_as_they_are_and_failures_are_not_silent() {
+    let dir = scratch();
+    let odd = std::ffi::OsStr::from_bytes(b"new\nline \xff");
+    fs::write(dir.path().join(odd), "").unwrap();
+    let found = weir(["find", ".", "-type", "f", "-print0"]).current_dir(dir.path()).output();
+    assert_eq!(found.unwrap().stdout, b"./new\nline \xff\0");
+    let says = fail(1, ["find", "/nowhere/at/all"]);
+    assert!(says.contains("no such file"), "{says}");
+    assert!(fail(2, ["find", "-size", "big"]).contains("write it like 100c"));
+}

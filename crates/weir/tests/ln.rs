@@ -1,0 +1,48 @@
+//! `weir ln`, locally and at a server.
+
+mod common;
+
+use common::{Server, fail, run, scratch};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+#[test]
+fn hard_and_symbolic_links() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    let server_of = |export: &Path| Server::start(export, &["--squash", "none"]);
+    fs::create_dir_all(export.join("d")).unwrap();
+    fs::write(export.join("file"), "content").unwrap();
+    let server = server_of(&export);
+    let local = |path: &str| export.join(path).to_str().unwrap().to_owned();
+    let targets: [&dyn Fn(&str) -> String; 3] =
+        [&local, &|path: &str| server.url(path, "vers=3"), &|path: &str| {
+            server.url(path, "vers=4.2")
+        }];
+    for at in targets {
+        run(["ln", &at("file"), &at("same")]);
+        run(["ln", &at("file"), &at("d")]);
+        assert_eq!(fs::metadata(export.join("d/file")).unwrap().nlink(), 3);
+        assert!(fail(1, ["ln", "-s", "../file", &at("d")]).contains("use -f"));
+        fail(1, ["ln", "-s", "elsewhere", &at("same")]);
+        assert!(fs::read(export.join("same")).unwrap() == b"content");
+        let says = fail(1, ["ln", &at("file"), &at("same")]);
+        assert!(says.contains("use -f to replace it"), "{says}");
+        let says = fail(1, ["ln", "-f", &at("file"), &at("same")]);
+        assert!(says.contains("both are the same file"), "{says}");
+        run(["ln", "-sf", "elsewhere", &at("same")]);
+        assert_eq!(fs::read_link(export.join("same")).unwrap(), Path::new("elsewhere"));
+        run(["ln", "-sfT", "d", &at("same")]);
+        // A link to a directory is that directory, unless -T says otherwise.
+        run(["ln", "-s", "deep/name", &at("same")]);
+        assert_eq!(fs::read_link(export.join("d/name")).unwrap(), Path::new("deep/name"));
+        run(["ln", "-sfT", "x", &at("same")]);
+        assert_eq!(fs::read_link(export.join("same")).unwrap(), Path::new("x"));
+        for made in ["same", "d/file", "d/name"] {
+            fs::remove_file(export.join(made)).unwrap();
+        }
+    }
+    let says = fail(1, ["ln", &local("file"), &server.url("other", "vers=4.2")]);
+    assert!(says.contains("on another file system"), "{says}");
+}
