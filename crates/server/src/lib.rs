@@ -22,6 +22,8 @@
 mod admission;
 mod callback;
 mod delegation;
+#[cfg(test)]
+mod every_fault;
 pub mod export;
 pub mod handle;
 mod locks;

@@ -3,10 +3,10 @@
 //! says that its work is done.
 
 use super::*;
+use crate::every_fault::at_every_call;
 use crate::export::Durability;
 use weir_nfs::v3::op::mknod::{self, What as Kind};
 use weir_nfs::v3::op::{commit, link, read, remove, rename, rmdir, setattr, symlink, write};
-use weir_stores::fault::{Call, Rule, What, When};
 
 const SET: SetAttr = SetAttr { mode: Some(0o640), ..SetAttr::NONE };
 const OLD: &[u8] = &[1; 10_000];
@@ -158,35 +158,26 @@ async fn write(
 async fn no_acknowledged_change_is_lost_when_any_call_of_the_store_fails() {
     let (f, fault) = super::durability::fixture(Durability::Sync).await;
     let mut c = f.client().await;
-    for error in [weir_vfs::Error::Io, weir_vfs::Error::NoSpace] {
-        for op in ALL {
-            for nth in 0.. {
-                assert!(nth < 100, "{op:?} makes calls without end");
-                let what = format!("{op:?}, {error:?} at call {nth}");
-                let name = |of: &str| format!("{of}-{op:?}-{error:?}-{nth}");
-                let tried = Try { op, from: name("from"), to: name("to") };
-                tried.prepare(&mut c).await;
-                let root = c.root.clone();
-                let file = c.lookup(&root, &tried.from).await.unwrap_or_default();
-                let before = fault.injected();
-                fault.add(Rule { call: Call::Any, when: When::Nth(nth), what: What::Fail(error) });
-                let done = tried.run(&mut c, &file).await;
-                let failed = fault.injected() > before;
-                fault.clear();
-                if let Err(status) = done {
-                    assert!(failed, "{what}: {status:?} without an error of the store");
-                    match tried.run(&mut c, &file).await {
-                        Ok(()) => {}
-                        Err(status) => assert_eq!(Some(status), tried.done_before(), "{what}"),
-                    }
-                }
-                tried.check(&mut c, &file, &what).await;
-                if !failed {
-                    assert!(nth > 0, "{op:?} calls the store");
-                    break;
+    for op in ALL {
+        let calls = at_every_call(&fault, async |injection| {
+            let what = format!("{op:?}, {injection}");
+            let name = |of: &str| injection.name(&format!("{of}-{op:?}"));
+            let tried = Try { op, from: name("from"), to: name("to") };
+            tried.prepare(&mut c).await;
+            let root = c.root.clone();
+            let file = c.lookup(&root, &tried.from).await.unwrap_or_default();
+            let done = injection.during(tried.run(&mut c, &file)).await;
+            if let Err(status) = done {
+                assert!(injection.failed(), "{what}: {status:?} without an error of the store");
+                match tried.run(&mut c, &file).await {
+                    Ok(()) => {}
+                    Err(status) => assert_eq!(Some(status), tried.done_before(), "{what}"),
                 }
             }
-        }
+            tried.check(&mut c, &file, &what).await;
+        })
+        .await;
+        assert!(calls > 0, "{op:?} calls the store");
     }
     // What failed has left nothing behind that waits to be written.
     f.fs.cache().flush().await.unwrap();

@@ -10,6 +10,7 @@ mod delegated_opens;
 mod delegated_times;
 mod delegations;
 mod durability;
+mod every_fault;
 mod exports;
 mod files;
 mod habits;
