@@ -4,11 +4,11 @@
 //! has ended. Types that lend their memory promise with `unsafe impl` that the addresses stay
 //! valid.
 
-#![allow(unsafe_code, reason = "a vector keeps the contracts of `Buffer` and `Source`")]
+#![allow(unsafe_code, reason = "`Vec` and `Bytes` keep the contracts of `Buffer` and `Source`")]
 
 use crate::{Error, Layout, Result};
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Memory that a store fills: a run of page frames, or an ordinary vector.
 ///
@@ -102,6 +102,41 @@ unsafe impl Source for Vec<u8> {
     }
 }
 
+// SAFETY: the bytes are immutable while any handle of them exists, and their memory does not move with
+// a handle.
+unsafe impl Source for bytes::Bytes {
+    fn len(&self) -> usize {
+        bytes::Bytes::len(self)
+    }
+
+    fn slices<'a>(&'a self, from: usize, to: usize, out: &mut Vec<IoSlice<'a>>) {
+        out.push(IoSlice::new(&self[from..to]));
+    }
+}
+
+/// A vector that is returned when the buffer is dropped.
+struct Returning {
+    bytes: Vec<u8>,
+    to: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Drop for Returning {
+    fn drop(&mut self) {
+        *self.to.lock().unwrap_or_else(PoisonError::into_inner) = std::mem::take(&mut self.bytes);
+    }
+}
+
+// SAFETY: as for the vector in it, which nothing else refers to before the buffer is dropped.
+unsafe impl Buffer for Returning {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn slices<'a>(&'a mut self, from: usize, to: usize, out: &mut Vec<IoSliceMut<'a>>) {
+        out.push(IoSliceMut::new(&mut self.bytes[from..to]));
+    }
+}
+
 type ReadDone = Box<dyn FnOnce(Box<dyn Buffer>, Result<Layout>) + Send>;
 type WriteDone = Box<dyn FnOnce(Box<dyn Source>, Result<()>) + Send>;
 
@@ -121,6 +156,23 @@ impl ReadOp {
         done: impl FnOnce(Box<dyn Buffer>, Result<Layout>) + Send + 'static,
     ) -> Self {
         Self { offset, uncached: false, inner: Some((buffer, Box::new(done))) }
+    }
+
+    /// A read of `len` bytes at `offset` into a new vector, which `done` gets. Where nothing was read,
+    /// holes included, it has zeros.
+    pub fn to_vec(
+        offset: u64,
+        len: usize,
+        done: impl FnOnce(Vec<u8>, Result<Layout>) + Send + 'static,
+    ) -> Self {
+        let returned = Arc::new(Mutex::new(Vec::new()));
+        let buffer = Returning { bytes: vec![0; len], to: Arc::clone(&returned) };
+        Self::new(offset, Box::new(buffer), move |buffer, result| {
+            drop(buffer);
+            let bytes =
+                std::mem::take(&mut *returned.lock().unwrap_or_else(PoisonError::into_inner));
+            done(bytes, result);
+        })
     }
 
     /// Marks the read as one whose data the caller will not read again soon, for stores that

@@ -1,5 +1,6 @@
 //! An open file as the page cache uses it.
 
+use crate::detail;
 use crate::files::opened::Opened;
 use crate::fs::mount_state::Mount;
 use crate::io::read;
@@ -109,7 +110,10 @@ impl OpenFile for NfsFile {
 
     fn submit_read(&self, op: ReadOp) {
         match self.need(Access::READ) {
-            Ok(()) => drop(self.opened.runtime.spawn(read::run(Arc::clone(&self.opened), op))),
+            Ok(()) => {
+                let reading = read::run(Arc::clone(&self.opened), op, detail::current());
+                drop(self.opened.runtime.spawn(reading));
+            }
             Err(error) => op.complete(Err(error)),
         }
     }

@@ -8,6 +8,7 @@ pub(crate) mod file;
 pub(crate) mod handles;
 mod mount_state;
 
+use crate::detail;
 use crate::error::Violation;
 use crate::files::attribute_cache::AttributeCache;
 use crate::files::change_spans::OwnChanges;
@@ -16,7 +17,7 @@ use crate::files::lock_owners::LockOwners;
 use crate::files::opened::Opened;
 use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
-use crate::fs::mount_state::{Mount, MountState, Runtime};
+use crate::fs::mount_state::{MOST_OPERATIONS, MOST_TRANSFERS, Mount, MountState, Runtime};
 use crate::mount;
 use crate::protocol::{
     Handle, NewEntry, Node, OpenContext, Protocol, Reach, Root, Special, auth_sys, broken,
@@ -27,6 +28,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
     Access, Attr, Caller, Capabilities, CreateMode, Created, Cred, DirEntry, DirPage, EntryName,
@@ -68,7 +70,21 @@ impl NfsFs {
     /// # Errors
     /// The server cannot be reached, offers none of the requested versions, or refuses the path.
     pub async fn mount(url: &NfsUrl, options: &MountOptions) -> crate::Result<Arc<Self>> {
-        Ok(Self::mount_to(url, Reach::End, options).await?.fs)
+        Ok(Self::mount_to(url, Reach::End, options, None).await?.fs)
+    }
+
+    /// The same, with the mount's requests on the program's own runtime, which saves its threads and
+    /// the way between them. The runtime must have its I/O and time drivers enabled and keep running; the
+    /// end of the mount runs on it, too.
+    ///
+    /// # Errors
+    /// As [`mount`](Self::mount).
+    pub async fn mount_on(
+        runtime: tokio::runtime::Handle,
+        url: &NfsUrl,
+        options: &MountOptions,
+    ) -> crate::Result<Arc<Self>> {
+        Ok(Self::mount_to(url, Reach::End, options, Some(runtime)).await?.fs)
     }
 
     /// Mounts the last directory on the way to what `url` names, which may be a file, a link, or not
@@ -77,23 +93,20 @@ impl NfsFs {
     /// # Errors
     /// As [`mount`](Self::mount).
     pub async fn mount_nearest(url: &NfsUrl, options: &MountOptions) -> crate::Result<Nearest> {
-        Self::mount_to(url, Reach::LastDirectory, options).await
+        Self::mount_to(url, Reach::LastDirectory, options, None).await
     }
 
     async fn mount_to(
         url: &NfsUrl,
         reach: Reach,
         options: &MountOptions,
+        on: Option<tokio::runtime::Handle>,
     ) -> crate::Result<Nearest> {
         let options = url.options(options)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(if options.nconnect > 1 { 2 } else { 1 })
-            .thread_name("weir-nfs")
-            .enable_all()
-            .build()
-            .map_err(|e| crate::Error::Local(e.into()))?;
-        // Owns the runtime from here on: dropping it shuts the runtime down in the background.
-        let runtime = Runtime(Some(runtime));
+        let runtime = match on {
+            Some(handle) => Runtime::Callers(handle),
+            None => Runtime::own(options.nconnect)?,
+        };
         let (uid, gid, groups) = options.identity();
         let own = Arc::new(auth_sys(uid, gid, &groups));
         let mounting = mount::mount(url.clone(), reach, options.clone(), OpaqueAuth::clone(&own));
@@ -115,6 +128,8 @@ impl NfsFs {
             counters,
             open_files: Arc::default(),
             deferred: Arc::new(Deferred::new(runtime.handle()?.clone())),
+            operations: Arc::new(Semaphore::new(MOST_OPERATIONS)),
+            transfers: Arc::new(Semaphore::new(MOST_TRANSFERS)),
         });
         Ok(Nearest {
             fs: Arc::new(Self { mount: Arc::new(Mount { state, runtime }) }),
@@ -150,11 +165,7 @@ impl NfsFs {
     /// `CachedFs::unmount` instead. Dropping the mount does this in the background, which a program
     /// that exits may not complete.
     pub async fn unmount(&self) {
-        let end = |state: Arc<MountState>| async move {
-            state.end().await;
-            Ok(())
-        };
-        if let Err(error) = self.mount.run(end).await {
+        if let Err(error) = self.mount.unmount().await {
             tracing::warn!("unmount: {error}");
         }
     }
@@ -162,6 +173,40 @@ impl NfsFs {
     /// The mount's implementation of its protocol version.
     pub(crate) fn protocol(&self) -> &dyn Protocol {
         &*self.mount.state.protocol
+    }
+
+    /// The executor of the mount's requests.
+    pub(crate) fn runtime(&self) -> Result<&tokio::runtime::Handle> {
+        self.mount.runtime.handle()
+    }
+
+    /// Waits until a read or write by path may begin.
+    pub(crate) async fn transfer(&self) -> Result<OwnedSemaphorePermit> {
+        let transfers = Arc::clone(&self.mount.state.transfers);
+        transfers.acquire_owned().await.map_err(|_| Error::Io)
+    }
+
+    /// Looks up a path below a directory, as far as it leads through directories: the files on it in
+    /// order, and why the component after them was not found. If what was found last is no directory,
+    /// the failure is without meaning.
+    pub(crate) async fn lookup_path(
+        &self,
+        dir: FileId,
+        names: &[Vec<u8>],
+    ) -> Result<(Vec<Attr>, Option<Error>)> {
+        names.iter().try_for_each(|name| check_name(name))?;
+        let (dir, names) = (self.handle(dir)?, names.to_vec());
+        let asked = self.mount.state.attributes.asking();
+        let lookup = |state: Arc<MountState>| async move {
+            state.protocol.lookup_path(&state.own, &dir, &names).await
+        };
+        let (nodes, failure) = self.mount.run(lookup).await?;
+        let found = nodes.into_iter().map(|node| {
+            self.mount.state.handles.remember(&node.attr, &node.handle);
+            self.mount.state.attributes.remember(asked, &node.attr);
+            node.attr
+        });
+        Ok((found.collect(), failure.map(|error| detail::current().neutral(error))))
     }
 
     /// Runs an operation, and enters the handle of its result under the file's id.

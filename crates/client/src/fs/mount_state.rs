@@ -1,5 +1,6 @@
 //! The state of one mount, and the threads of its requests.
 
+use crate::detail;
 use crate::files::attribute_cache::AttributeCache;
 use crate::files::deferred_close::Deferred;
 use crate::files::silly_rename::OpenFiles;
@@ -10,6 +11,7 @@ use crate::transport::Counters;
 use crate::{MountOptions, Version};
 use std::future::Future;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{Error, Result};
@@ -32,7 +34,17 @@ pub(crate) struct MountState {
     pub(crate) open_files: Arc<OpenFiles>,
     pub(crate) attributes: Arc<AttributeCache>,
     pub(crate) deferred: Arc<Deferred>,
+    /// Operations in progress, with those whose caller is gone.
+    pub(crate) operations: Arc<Semaphore>,
+    /// Reads and writes in progress of open files by path, likewise.
+    pub(crate) transfers: Arc<Semaphore>,
 }
+
+/// Most operations in progress: without a limit, callers that give up waiting for a server that is down
+/// would leave any number of them.
+pub(crate) const MOST_OPERATIONS: usize = 4096;
+/// Most reads and writes in progress of open files by path, each of at most 1 MiB.
+pub(crate) const MOST_TRANSFERS: usize = 256;
 
 impl MountState {
     /// Returns the state that the server holds, as far as the server answers in time.
@@ -57,7 +69,7 @@ impl Mount {
         F: FnOnce(Arc<MountState>) -> Fut,
         Fut: Future<Output = crate::Result<T>> + Send + 'static,
     {
-        self.try_run(operation).await.map_err(Error::from)
+        self.try_run(operation).await.map_err(|error| detail::current().neutral(error))
     }
 
     /// Like [`run`](Self::run), with the client's own error.
@@ -67,36 +79,78 @@ impl Mount {
         F: FnOnce(Arc<MountState>) -> Fut,
         Fut: Future<Output = crate::Result<T>> + Send + 'static,
     {
-        let task = self.runtime.handle()?.spawn(operation(Arc::clone(&self.state)));
+        // A caller that gives up while it waits here leaves nothing behind.
+        let turn = Arc::clone(&self.state.operations).acquire_owned().await;
+        let operation = operation(Arc::clone(&self.state));
+        let task = self.runtime.handle()?.spawn(async move {
+            let outcome = operation.await;
+            drop(turn);
+            outcome
+        });
         task.await.unwrap_or(Err(crate::Error::Local(Error::Io)))
+    }
+
+    /// Returns the state that the server holds; does not wait for operations in progress.
+    pub(crate) async fn unmount(&self) -> Result<()> {
+        let state = Arc::clone(&self.state);
+        let end = self.runtime.handle()?.spawn(async move { state.end().await });
+        end.await.map_err(|_| Error::Io)
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let Some(runtime) = self.runtime.0.take() else { return };
         let state = Arc::clone(&self.state);
-        // The last reference may be dropped on one of the runtime's own threads, which cannot wait
-        // for itself.
-        std::thread::spawn(move || {
-            runtime.block_on(state.end());
-            runtime.shutdown_background();
-        });
+        match &mut self.runtime {
+            Runtime::Own(runtime) => {
+                let Some(runtime) = runtime.take() else { return };
+                // The last reference may be dropped on one of the runtime's own threads, which cannot
+                // wait for itself.
+                std::thread::spawn(move || {
+                    runtime.block_on(state.end());
+                    runtime.shutdown_background();
+                });
+            }
+            Runtime::Callers(handle) => drop(handle.spawn(async move { state.end().await })),
+        }
     }
 }
 
-/// The mount's executor; shut down in the background when dropped.
-pub(crate) struct Runtime(pub(crate) Option<tokio::runtime::Runtime>);
+/// The mount's executor.
+pub(crate) enum Runtime {
+    /// Its own; shut down in the background when dropped.
+    Own(Option<tokio::runtime::Runtime>),
+    /// The program's.
+    Callers(tokio::runtime::Handle),
+}
 
 impl Runtime {
+    /// Threads of the mount's own.
+    pub(crate) fn own(connections: u32) -> crate::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(if connections > 1 { 2 } else { 1 })
+            .thread_name("weir-nfs")
+            .enable_all()
+            .build()
+            .map_err(|error| crate::Error::Local(error.into()))?;
+        Ok(Self::Own(Some(runtime)))
+    }
+
     pub(crate) fn handle(&self) -> Result<&tokio::runtime::Handle> {
-        self.0.as_ref().map(tokio::runtime::Runtime::handle).ok_or(Error::Io)
+        match self {
+            Self::Own(runtime) => {
+                runtime.as_ref().map(tokio::runtime::Runtime::handle).ok_or(Error::Io)
+            }
+            Self::Callers(handle) => Ok(handle),
+        }
     }
 }
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
+        if let Self::Own(runtime) = self
+            && let Some(runtime) = runtime.take()
+        {
             runtime.shutdown_background();
         }
     }

@@ -8,6 +8,7 @@
 //! 3. The layout is well-formed for any reply: pieces after the end of the file are omitted, and
 //!    holes are clipped to their piece except in the last.
 
+use crate::detail::Slot;
 use crate::error::Result;
 use crate::files::opened::Opened;
 use crate::protocol::{OpenContext, Protocol};
@@ -18,12 +19,13 @@ use weir_base::PAGE_SIZE;
 use weir_vfs::{Error, Layout, ReadOp, SegmentKind};
 
 /// Executes the read and completes it.
-pub(crate) async fn run(opened: Arc<Opened>, op: ReadOp) {
+pub(crate) async fn run(opened: Arc<Opened>, op: ReadOp, detail: Slot) {
     let (offset, len) = (op.offset(), op.len());
     let read = Arc::new(ReadInFlight::new(op));
     let outcome = match end_of(offset, len) {
         Some(end) => {
-            whole(&*opened.protocol, &opened.open, &read, offset, end).await.map_err(Into::into)
+            let layout = whole(&*opened.protocol, &opened.open, &read, offset, end).await;
+            layout.map_err(|error| detail.neutral(error))
         }
         None => Err(Error::Invalid),
     };

@@ -18,6 +18,7 @@
 //! 3. COMMIT is sent when no write is in flight, or when [`WINDOW_BYTES`] wait for it; one at a
 //!    time.
 
+use crate::detail::{self, Slot};
 use crate::error::{Result, Violation};
 use crate::files::opened::Opened;
 use crate::protocol::{WriteRequest, Written, broken};
@@ -40,6 +41,8 @@ const MAX_LOSSES: u32 = 8;
 struct WriteInFlight {
     op: Option<WriteOp>,
     outcome: Mutex<weir_vfs::Result<()>>,
+    /// Where its error is noted.
+    detail: Slot,
     /// How often the server may have lost it.
     losses: AtomicU32,
 }
@@ -49,8 +52,8 @@ impl WriteInFlight {
         self.losses.fetch_add(1, Relaxed);
     }
 
-    fn resolve(&self, outcome: weir_vfs::Result<()>) {
-        *self.outcome.lock() = outcome;
+    fn resolve(&self, outcome: Result<()>) {
+        *self.outcome.lock() = outcome.map_err(|error| self.detail.neutral(error));
     }
 
     fn offset(&self) -> u64 {
@@ -124,7 +127,8 @@ impl Writes {
             return op.complete(Err(Error::TooBig));
         }
         let (outcome, losses) = (Mutex::new(Err(Error::Io)), AtomicU32::new(0));
-        self.start(Arc::new(WriteInFlight { op: Some(op), outcome, losses }));
+        let detail = detail::current();
+        self.start(Arc::new(WriteInFlight { op: Some(op), outcome, detail, losses }));
     }
 
     fn start(self: &Arc<Self>, write: Arc<WriteInFlight>) {
@@ -145,7 +149,7 @@ impl Writes {
                     state.uncommitted_bytes += write.len();
                     state.uncommitted.push(Uncommitted { write, verifier });
                 }
-                Err(error) => write.resolve(Err(error.into())),
+                Err(error) => write.resolve(Err(error)),
             }
             let due = !state.uncommitted.is_empty()
                 && (state.in_flight == 0 || state.uncommitted_bytes >= WINDOW_BYTES);
@@ -245,8 +249,7 @@ impl Writes {
                     }
                 }
                 Err(error) => {
-                    let error = weir_vfs::Error::from(error);
-                    batch.iter().for_each(|u| u.write.resolve(Err(error)));
+                    batch.iter().for_each(|u| u.write.resolve(Err(error.clone())));
                 }
             }
         }

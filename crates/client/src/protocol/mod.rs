@@ -52,6 +52,28 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
         wanted: Permissions,
     ) -> Result<Permissions>;
     async fn lookup(&self, cred: &OpaqueAuth, dir: &Handle, name: &[u8]) -> Result<Node>;
+    /// Looks up a path below a directory, as far as it leads through directories: returns the files on
+    /// it in order, and why the component after them was not found. A file that is no directory may be
+    /// the last one found although components follow; the failure is then without meaning.
+    async fn lookup_path(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        names: &[Vec<u8>],
+    ) -> Result<(Vec<Node>, Option<Error>)> {
+        let mut found: Vec<Node> = Vec::with_capacity(names.len());
+        for name in names {
+            let at = found.last().map_or(dir, |node| &node.handle);
+            match self.lookup(cred, at, name).await {
+                Ok(node) => found.push(node),
+                Err(error) => return Ok((found, Some(error))),
+            }
+            if found.last().is_some_and(|node| node.attr.kind != FileKind::Directory) {
+                break;
+            }
+        }
+        Ok((found, None))
+    }
     async fn parent(&self, cred: &OpaqueAuth, dir: &Handle) -> Result<Node>;
     async fn readdir(
         &self,

@@ -3,7 +3,7 @@
 use super::attr::{ServerLimits, attr_of, set_attrs};
 use super::client::V4;
 use super::requests::{getattr, lookup, node_ops, putfh, take};
-use crate::error::{Result, Violation};
+use crate::error::{Error, Result, Violation};
 use crate::protocol::ChangeSpan;
 use crate::protocol::LockWaiters;
 use crate::protocol::{
@@ -175,6 +175,15 @@ impl Protocol for V4 {
         let node = self.node(self.call(cred, "LOOKUP", &ops).await?, "LOOKUP")?;
         self.found(&node, dir, name);
         Ok(node)
+    }
+
+    async fn lookup_path(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        names: &[Vec<u8>],
+    ) -> Result<(Vec<Node>, Option<Error>)> {
+        self.lookup_names(cred, dir, names).await
     }
 
     async fn parent(&self, cred: &OpaqueAuth, dir: &Handle) -> Result<Node> {

@@ -8,13 +8,14 @@
 use super::attr::{ABOUT, about};
 use super::client::V4;
 use super::requests::{getattr, lookup, node_ops, putfh, take};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::protocol::{Handle, Limits, Node, Reach, Root};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use weir_nfs::v4::attr::XATTR_SUPPORT;
 use weir_nfs::v4::op::reclaim_complete;
 use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error, Op, OpRes};
+use weir_rpc::OpaqueAuth;
 use weir_vfs::FileKind;
 
 /// Operations that look up a component: LOOKUP, GETFH, GETATTR.
@@ -23,6 +24,8 @@ const EACH: usize = 3;
 const ABOUTS: usize = 2;
 /// Components in the first compound: their attributes fit in 2 KiB, which is what the kernel's server keeps.
 const MOST_AT_FIRST: usize = 3;
+/// Components in another compound: names of the longest kind fit in 4 KiB.
+const MOST_TOGETHER: usize = 8;
 /// Operations in a compound of version 4.0, where no limit is agreed on.
 const WITHOUT_SESSION: usize = 16;
 
@@ -58,10 +61,7 @@ impl V4 {
         let mut found: Vec<Node> = Vec::new();
         let mut asked = path;
         loop {
-            let most = match self.has_sessions() {
-                true => self.session().max_operations,
-                false => WITHOUT_SESSION,
-            };
+            let most = self.most_operations();
             let mut ops = match found.last() {
                 None => self.first_ops(),
                 Some(node) => vec![putfh(&node.handle)],
@@ -100,6 +100,45 @@ impl V4 {
                 return Err(error);
             }
             return Ok((found, None));
+        }
+    }
+
+    /// Looks up the components of a path below `dir`, several in one compound.
+    pub(super) async fn lookup_names(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        names: &[Vec<u8>],
+    ) -> Result<(Vec<Node>, Option<Error>)> {
+        let mut found: Vec<Node> = Vec::with_capacity(names.len());
+        while let Some(rest) = names.get(found.len()..).filter(|rest| !rest.is_empty()) {
+            // SEQUENCE and PUTFH come first.
+            let fit = self.most_operations().saturating_sub(2) / EACH;
+            let now = &rest[..rest.len().min(fit.clamp(1, MOST_TOGETHER))];
+            let at = found.last().map_or(dir, |node| &node.handle);
+            let ops = now.iter().fold(vec![putfh(at)], |ops, name| node_ops_of_lookup(ops, name));
+            let answer = self.exchange(cred, "LOOKUP", &ops, None).await?;
+            let before = found.len();
+            self.nodes(answer.results, &mut found)?;
+            match answer.status {
+                Ok(()) if found.len() - before == now.len() => {}
+                Ok(()) => return Err(self.unexpected("LOOKUP")),
+                // Fewer than the components asked for: a server that reports a failure of more
+                // operations than it executed breaks the protocol.
+                Err(_) if found.len() - before >= now.len() => {
+                    return Err(self.unexpected("LOOKUP"));
+                }
+                Err(error) => return Ok((found, Some(self.failed("LOOKUP", error)))),
+            }
+        }
+        Ok((found, None))
+    }
+
+    /// Most operations in a compound.
+    fn most_operations(&self) -> usize {
+        match self.has_sessions() {
+            true => self.session().max_operations,
+            false => WITHOUT_SESSION,
         }
     }
 
