@@ -24,8 +24,13 @@ pub struct Limits {
     pub locks: usize,
     /// Delegations, of all clients together. 0 disables delegations.
     pub delegations: usize,
-    /// Files that are open in their stores for locks against programs of this machine.
+    /// Files that are open in their stores for locks against programs of this machine. An address may
+    /// use as many as it leaves free; the same holds for the limits on NLM hosts.
     pub store_locks: usize,
+    /// Hosts that hold locks or share reservations by NLM, or held some within the last lease time.
+    pub nlm_hosts: usize,
+    /// Locks that NLM hosts wait for, or that are granted but not acknowledged.
+    pub nlm_waiting: usize,
 }
 
 impl Default for Limits {
@@ -41,6 +46,8 @@ impl Default for Limits {
             locks: 1 << 20,
             delegations: 8 << 10,
             store_locks: 1 << 20,
+            nlm_hosts: 16 << 10,
+            nlm_waiting: 16 << 10,
         }
     }
 }

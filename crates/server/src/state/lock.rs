@@ -9,7 +9,8 @@ use crate::admission;
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName, Principal};
 use crate::state::error::StateError;
-use crate::state::quota::{Requester, Resource};
+use crate::state::quota::Requester;
+use crate::state::refused::Resource;
 use crate::state::stateid::{StateId, StateKey, check_seq, next_seq};
 use crate::state::table::State;
 use crate::state::tables::lock::{

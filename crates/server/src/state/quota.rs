@@ -11,28 +11,16 @@
 use crate::admission::{LimitUse, Refusals, allowance, host};
 use crate::state::client::ClientId;
 use crate::state::error::StateError;
+use crate::state::refused::{KINDS, Resource};
 use crate::state::table::State;
 use crate::state::tables::lock::Holder;
 use crate::state::tally::{Account, Removable, Tally};
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
 /// How long the result of a search for expired clients is reused. Until then, the server searches
 /// again only if what the last search found could suffice.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The kinds of state with a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::state) enum Resource {
-    Client,
-    Session,
-    /// Opens, share reservations of NLM hosts, and opens whose file is about to be created.
-    Open,
-    LockState,
-    Range,
-    Delegation,
-}
 
 /// The peer that requests more of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,15 +61,6 @@ impl Requester {
     }
 }
 
-const KINDS: [(Resource, &str); 6] = [
-    (Resource::Client, "clients"),
-    (Resource::Session, "sessions"),
-    (Resource::Open, "opens"),
-    (Resource::LockState, "lock_states"),
-    (Resource::Range, "locked_ranges"),
-    (Resource::Delegation, "delegations"),
-];
-
 /// What clients and addresses hold of the kinds that [`State`] itself counts.
 #[derive(Debug, Default)]
 pub(in crate::state) struct Tallies {
@@ -89,23 +68,17 @@ pub(in crate::state) struct Tallies {
     pub(in crate::state) lock_states: Tally,
     pub(in crate::state) ranges: Tally,
     pub(in crate::state) delegations: Tally,
+    pub(in crate::state) store_locks: Tally,
+    pub(in crate::state) nlm_hosts: Tally,
+    pub(in crate::state) nlm_waiting: Tally,
 }
 
-/// Addresses whose refused requests are counted.
-const MAX_ADDRESSES: usize = 1024;
-
-/// Refused requests, and the last searches for expired clients, by kind.
-#[derive(Debug, Default)]
-pub(in crate::state) struct Refused {
-    counts: [u64; KINDS.len()],
-    /// For at most [`MAX_ADDRESSES`].
-    addresses: HashMap<IpAddr, [u64; KINDS.len()]>,
-    searches: [Option<ExpirySearch>; KINDS.len()],
-}
+/// The last searches for expired clients, by kind.
+pub(in crate::state) type Searches = [Option<ExpirySearch>; KINDS.len()];
 
 /// The last search for expired clients.
 #[derive(Clone, Debug)]
-struct ExpirySearch {
+pub(in crate::state) struct ExpirySearch {
     at: Duration,
     /// What the expired clients would free that were not purged.
     found: Removable,
@@ -142,7 +115,7 @@ impl<F: Clone> State<F> {
         }
         let index = kind as usize;
         let is_recent = |search: &&ExpirySearch| now.saturating_sub(search.at) < SEARCH_INTERVAL;
-        let last = self.refusals.searches[index].as_ref().filter(is_recent);
+        let last = self.searches[index].as_ref().filter(is_recent);
         if last.is_none_or(|search| self.allowed(kind, requester, &search.found) >= amount) {
             let silent = self.silent_holders(kind, requester, now);
             let mut found = self.freed_by(kind, silent.iter().map(|(_, id)| *id));
@@ -155,7 +128,7 @@ impl<F: Clone> State<F> {
                 }
                 found = self.freed_by(kind, left.map(|(_, id)| *id));
             }
-            self.refusals.searches[index] = Some(ExpirySearch { at: now, found });
+            self.searches[index] = Some(ExpirySearch { at: now, found });
             if self.allowed(kind, requester, &none) >= amount {
                 return Ok(());
             }
@@ -182,32 +155,17 @@ impl<F: Clone> State<F> {
     }
 
     fn count_refused(&mut self, kind: Resource, requester: Requester) {
-        self.refusals.counts[kind as usize] += 1;
         let address = match requester {
             Requester::Newcomer => None,
             Requester::Client(id) | Requester::Again(id) => self.account(id).address,
             Requester::Host(ip) | Requester::HostAgain(ip) => Some(host(ip)),
         };
-        let Some(address) = address else { return };
-        let Refused { addresses, .. } = &mut self.refusals;
-        if addresses.len() >= MAX_ADDRESSES && !addresses.contains_key(&address) {
-            let total = |counts: &[u64; KINDS.len()]| counts.iter().sum::<u64>();
-            let least = addresses.iter().min_by_key(|(_, counts)| total(counts));
-            if let Some(least) = least.map(|(address, _)| *address) {
-                addresses.remove(&least);
-            }
-        }
-        addresses.entry(address).or_default()[kind as usize] += 1;
+        self.refusals.count(kind, address);
     }
 
     /// How often the peers at an address were refused, by limit.
     pub(crate) fn refusals(&self) -> Vec<Refusals> {
-        let of = |(&address, counts): (&IpAddr, &[u64; KINDS.len()])| {
-            let kinds = KINDS.iter().zip(*counts).filter(|(_, count)| *count > 0);
-            let kinds = kinds.map(move |(&(_, limit), count)| Refusals { limit, address, count });
-            kinds.collect::<Vec<_>>()
-        };
-        self.refusals.addresses.iter().flat_map(of).collect()
+        self.refusals.by_address()
     }
 
     /// The expired clients that hold some of a kind, the longest silent first.
@@ -254,6 +212,9 @@ impl<F: Clone> State<F> {
             Resource::LockState => Some(&self.tallies.lock_states),
             Resource::Range => Some(&self.tallies.ranges),
             Resource::Delegation => Some(&self.tallies.delegations),
+            Resource::StoreLock => Some(&self.tallies.store_locks),
+            Resource::NlmHost => Some(&self.tallies.nlm_hosts),
+            Resource::NlmWaiting => Some(&self.tallies.nlm_waiting),
         }
     }
 
@@ -265,6 +226,9 @@ impl<F: Clone> State<F> {
             Resource::Open => self.limits.opens,
             Resource::LockState | Resource::Range => self.limits.locks,
             Resource::Delegation => self.limits.delegations,
+            Resource::StoreLock => self.limits.store_locks,
+            Resource::NlmHost => self.limits.nlm_hosts,
+            Resource::NlmWaiting => self.limits.nlm_waiting,
         };
         (limit, self.tally(kind).map_or(self.clients.len(), Tally::total))
     }
@@ -299,7 +263,7 @@ impl<F: Clone> State<F> {
 
     /// The use of each limit that clients share.
     pub(crate) fn limit_uses(&self) -> Vec<LimitUse> {
-        let uses = KINDS.iter().zip(self.refusals.counts).map(|(&(kind, name), refused)| {
+        let uses = KINDS.iter().zip(*self.refusals.counts()).map(|(&(kind, name), refused)| {
             let (limit, used) = self.count(kind);
             LimitUse { name, limit: limit as u64, used: used as u64, refused }
         });
@@ -311,6 +275,7 @@ impl<F: Clone> State<F> {
 mod tests {
     use super::*;
     use crate::handle::Node;
+    use crate::state::refused::MAX_ADDRESSES;
     use crate::state::tests::{
         READ, WRITE, client, lock_under, owner, principal, ready, record, request,
     };

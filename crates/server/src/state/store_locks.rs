@@ -8,10 +8,14 @@
 //!    before the transition ([`crate::locks`]).
 //! 3. A store does not report when a program frees a lock, so every sweep retries waiting locks.
 
+use crate::admission;
 use crate::handle::Node;
+use crate::state::quota::Requester;
+use crate::state::refused::Resource;
 use crate::state::table::State;
 use crate::state::tables::lock::Holder;
-use crate::state::tables::store_locks::{StoreLocks, with_program};
+use crate::state::tables::store_locks::{OpenedStoreLocks, StoreLocks, with_program};
+use std::net::IpAddr;
 use std::sync::Arc;
 use weir_vfs::{Lock, LockConflict as Conflict, LockRange as Range};
 
@@ -21,27 +25,28 @@ impl<F: Clone> State<F> {
         self.files.get(&node)?.store_locks.clone()
     }
 
-    /// How many files are open in their stores for locking.
-    pub(crate) fn files_locked_in_store(&self) -> usize {
-        self.locked_in_store.len()
+    /// Whether a peer at an address may have one more file opened in its store for locking.
+    pub(crate) fn may_lock_in_store(&mut self, by: Option<IpAddr>) -> bool {
+        let requester = by.map_or(Requester::Newcomer, Requester::Host);
+        self.check_share(1, Resource::StoreLock, requester).is_ok()
     }
 
     /// Runs a transition that locks ranges of a file, while the file is open in its store.
     pub(crate) fn with_store_locks<T>(
         &mut self,
         node: Node,
-        locks: Option<Arc<dyn StoreLocks>>,
+        opened: Option<OpenedStoreLocks>,
         transition: impl FnOnce(&mut Self) -> T,
     ) -> T {
-        if let Some(locks) = locks {
-            self.attach(node, locks);
+        if let Some(opened) = opened {
+            self.attach(node, opened);
         }
         let done = transition(self);
         self.detach_unlocked(node);
         done
     }
 
-    fn attach(&mut self, node: Node, locks: Arc<dyn StoreLocks>) {
+    fn attach(&mut self, node: Node, OpenedStoreLocks { locks, by }: OpenedStoreLocks) {
         let file = self.files.entry(node).or_default();
         if file.store_locks.is_none() {
             // Ranges that were granted while the file was not open in its store.
@@ -50,25 +55,35 @@ impl<F: Clone> State<F> {
             }
             file.store_locks = Some(locks);
         }
-        self.locked_in_store.insert(node);
+        self.locked_in_store.entry(node).or_insert_with(|| {
+            let by = by.map(admission::host);
+            self.tallies.store_locks.add_unowned(by, 1);
+            by
+        });
     }
 
     /// Closes a file in its store if no range of it is locked or waited for.
     pub(super) fn detach_unlocked(&mut self, node: Node) {
         let Some(file) = self.files.get_mut(&node) else {
-            self.locked_in_store.remove(&node);
+            self.forget_locked_in_store(node);
             return;
         };
         if file.ranges.is_empty() && file.waiting.is_empty() && !self.lock_waiters.waits_for(node) {
             file.store_locks = None;
-            self.locked_in_store.remove(&node);
+            self.forget_locked_in_store(node);
             self.drop_idle(node);
+        }
+    }
+
+    fn forget_locked_in_store(&mut self, node: Node) {
+        if let Some(by) = self.locked_in_store.remove(&node) {
+            self.tallies.store_locks.subtract_unowned(by, 1);
         }
     }
 
     /// Does the same for all files.
     pub(super) fn detach_all_unlocked(&mut self) {
-        for node in self.locked_in_store.iter().copied().collect::<Vec<_>>() {
+        for node in self.locked_in_store.keys().copied().collect::<Vec<_>>() {
             self.detach_unlocked(node);
         }
     }

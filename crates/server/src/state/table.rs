@@ -10,7 +10,8 @@ use crate::state::error::StateError;
 use crate::state::grace::Grace;
 use crate::state::ids::Ids;
 use crate::state::limits::Limits;
-use crate::state::quota::{Refused, Requester, Resource, Tallies};
+use crate::state::quota::{Requester, Searches, Tallies};
+use crate::state::refused::{Refused, Resource};
 use crate::state::session::{Session, SessionId, Sessions};
 use crate::state::share::Share;
 use crate::state::stateid::StateKey;
@@ -20,7 +21,8 @@ use crate::state::tables::nlm::NlmOwner;
 use crate::state::tables::revoked::Why;
 use crate::state::tables::store_locks::StoreLocks;
 use crate::state::tables::{delegation, lock, lock_waiters, nlm, open};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_vfs::RangeLocks;
@@ -75,8 +77,8 @@ pub(crate) struct State<F> {
     pub(in crate::state) locks: HashMap<StateKey, lock::LockState>,
     /// What clients and hosts hold.
     pub(in crate::state) tallies: Tallies,
-    /// Files that are open in their stores for locking.
-    pub(in crate::state) locked_in_store: HashSet<Node>,
+    /// Files that are open in their stores for locking, and the addresses at which they are counted.
+    pub(in crate::state) locked_in_store: HashMap<Node, Option<IpAddr>>,
     pub(in crate::state) nlm: nlm::Hosts,
     pub(in crate::state) lock_waiters: lock_waiters::LockWaiters,
     pub(in crate::state) delegations: delegation::Delegations<F>,
@@ -90,6 +92,7 @@ pub(crate) struct State<F> {
     /// grace period after a restart waits for them.
     pub(in crate::state) idle: BTreeSet<Owner>,
     pub(in crate::state) refusals: Refused,
+    pub(in crate::state) searches: Searches,
     pub(in crate::state) limits: Limits,
     pub(in crate::state) ids: Ids,
     pub(in crate::state) made: u64,
@@ -107,7 +110,7 @@ impl<F: Clone> State<F> {
             unconfirmed: Vec::new(),
             locks: HashMap::new(),
             tallies: Tallies::default(),
-            locked_in_store: HashSet::new(),
+            locked_in_store: HashMap::new(),
             nlm: nlm::Hosts::default(),
             lock_waiters: lock_waiters::LockWaiters::default(),
             delegations: delegation::Delegations::default(),
@@ -116,6 +119,7 @@ impl<F: Clone> State<F> {
             unwritten: BTreeSet::new(),
             idle: BTreeSet::new(),
             refusals: Refused::default(),
+            searches: Searches::default(),
             limits,
             ids,
             made: 0,

@@ -111,6 +111,23 @@ impl Tally {
         self.total -= amount;
     }
 
+    /// Adds what no client or host holds alone, at the address for which it is there. `None`: it
+    /// counts in the total only.
+    pub(crate) fn add_unowned(&mut self, address: Option<IpAddr>, amount: usize) {
+        match address {
+            Some(address) => self.add_at(address, amount),
+            None => self.total += amount,
+        }
+    }
+
+    /// Subtracts what [`add_unowned`](Self::add_unowned) has added.
+    pub(crate) fn subtract_unowned(&mut self, address: Option<IpAddr>, amount: usize) {
+        match address {
+            Some(address) => self.subtract_at(address, amount),
+            None => self.total -= amount,
+        }
+    }
+
     /// How much more a client may take: the rule of [`allowance`] holds for its address in the
     /// whole limit, and for the client in the share of its address. `freed` is what other clients would free.
     pub(crate) fn allowance(&self, limit: usize, account: Account, freed: &Removable) -> usize {

@@ -207,7 +207,8 @@ impl NlmRequest<'_> {
         let touch = if args.exclusive { Touch::Change } else { Touch::Read };
         let _claim = self.claim(node, touch).await?;
         let (services, now) = (&self.nlm.services, self.nlm.services.now());
-        let locks = open_store_locks(&services.state, &self.fs(node)?, node).await;
+        let locks =
+            open_store_locks(&services.state, &self.fs(node)?, node, Some(self.host())).await;
         let found = services.state.lock().with_store_locks(node, locks, |state| {
             state.nlm_test(&owner, node, range, args.exclusive, now)
         });
@@ -237,7 +238,7 @@ impl NlmRequest<'_> {
         };
         let touch = if exclusive { Touch::Change } else { Touch::Read };
         let (services, fs) = (&self.nlm.services, self.fs(node)?);
-        let locks = open_store_locks(&services.state, &fs, node).await;
+        let locks = open_store_locks(&services.state, &fs, node, Some(self.host())).await;
         let lock = || {
             let (request, now) = (request.clone(), services.now());
             let lock = |state: &mut State<_>| state.nlm_lock(request, now);

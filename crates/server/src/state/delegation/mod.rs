@@ -38,7 +38,8 @@ use crate::handle::Node;
 use crate::state::client::{ClientId, Principal};
 use crate::state::error::StateError;
 use crate::state::limits::Limits;
-use crate::state::quota::{Requester, Resource};
+use crate::state::quota::Requester;
+use crate::state::refused::Resource;
 use crate::state::stateid::{StateId, StateKey, check_seq};
 use crate::state::table::{FileState, State};
 use crate::state::tables::delegation::{

@@ -9,7 +9,8 @@
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName};
 use crate::state::error::StateError;
-use crate::state::quota::{Requester, Resource};
+use crate::state::quota::Requester;
+use crate::state::refused::Resource;
 use crate::state::share::Share;
 use crate::state::stateid::{StateId, StateKey};
 use crate::state::table::State;

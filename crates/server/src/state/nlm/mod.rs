@@ -17,8 +17,9 @@
 //! 3. A lock granted to a waiting owner is held from the grant on, before the host has acknowledged
 //!    it, so that no other owner can take it meanwhile. If the host rejects the grant, the owner
 //!    gets back what it held in that range before ([`GrantedLock::before`]).
-//! 4. All tables are bounded: hosts by the limit on clients, ranges and shares together with those
-//!    of NFSv4, and waiting locks by [`MAX_WAITING`].
+//! 4. All tables are bounded, and addresses share them: hosts by [`Limits::nlm_hosts`], waiting locks
+//!    and unacknowledged grants by [`Limits::nlm_waiting`], ranges and shares together with those of
+//!    NFSv4.
 //! 5. While it is unknown whether a host has restarted ([`State::nlm_doubt`]), the server grants it
 //!    nothing: a new lock must not be freed along with those from before the restart.
 //! 6. Nothing is granted while an NFSv4 client has a conflicting delegation; the same transition
@@ -26,14 +27,15 @@
 
 use crate::admission;
 use crate::handle::Node;
-use crate::state::quota::{Requester, Resource};
+use crate::state::quota::Requester;
+use crate::state::refused::Resource;
 use crate::state::share::Share;
 use crate::state::table::State;
 use crate::state::tables::delegation::Touch;
 use crate::state::tables::lock::{Holder, LockError};
 use crate::state::tables::lock_waiters::WantedLock;
 use crate::state::tables::nlm::{
-    ASK_AGAIN, GrantedLock, Host, HostRun, MAX_WAITING, NlmError, NlmLock, NlmOwner, QueuedLock,
+    ASK_AGAIN, GrantedLock, Host, HostRun, NlmError, NlmLock, NlmOwner, QueuedLock,
 };
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -45,16 +47,19 @@ use weir_vfs::{Lock, LockConflict as Conflict, LockRange as Range, RangeLocks};
 
 impl<F: Clone> State<F> {
     /// Whether the table may take another host, or already has it.
-    pub(crate) fn nlm_has_room_for(&self, host: IpAddr) -> bool {
-        let hosts = &self.nlm.hosts;
-        hosts.len() < self.limits.clients || hosts.contains_key(&host)
+    pub(crate) fn nlm_has_room_for(&mut self, host: IpAddr) -> bool {
+        self.nlm.hosts.contains_key(&host)
+            || self.check_share(1, Resource::NlmHost, Requester::Host(host)).is_ok()
     }
 
     /// Adds a host that has been recorded on disk.
     pub(crate) fn nlm_remembered(&mut self, host: IpAddr, now: Duration) {
-        let host = self.nlm.hosts.entry(host);
         let new = Host { files: HashSet::new(), used: now, run: HostRun::Unasked, doubt: None };
-        host.or_insert(new).used = now;
+        let known = self.nlm.hosts.entry(host).or_insert_with(|| {
+            self.tallies.nlm_hosts.add_at(admission::host(host), 1);
+            new
+        });
+        known.used = now;
     }
 
     /// Whether the caller should ask a host for its state number. Returns true once, and again
@@ -151,15 +156,17 @@ impl<F: Clone> State<F> {
                 Ok(())
             }
             Err(LockError::Denied(_)) if let Some(to) = wait => {
-                self.leave_line(node, |w| w.is(&owner, range, exclusive));
+                let repeats = self.leave_line(node, |w| w.is(&owner, range, exclusive)) > 0;
                 if self.would_deadlock(&holder, WantedLock { node, range, exclusive }, now) {
                     return Err(NlmError::Deadlock);
                 }
-                if self.nlm.waiting + self.nlm.granting.len() >= MAX_WAITING {
-                    return Err(NlmError::TooMany);
+                if !repeats {
+                    let share =
+                        self.check_share(1, Resource::NlmWaiting, Requester::Host(owner.host));
+                    share.map_err(|_| NlmError::TooMany)?;
                 }
                 self.nlm_uses(owner.host, node, now);
-                self.nlm.waiting += 1;
+                self.tallies.nlm_waiting.add_at(admission::host(owner.host), 1);
                 let waits = self.nlm.waits.entry(owner.clone()).or_default();
                 *waits.entry(node).or_default() += 1;
                 self.nlm.queues.insert(node);
@@ -312,6 +319,7 @@ impl<F: Clone> State<F> {
             self.nlm.hosts.iter().filter(|(_, h)| idle(h)).map(|(ip, _)| *ip).collect();
         for host in &gone {
             self.nlm.hosts.remove(host);
+            self.tallies.nlm_hosts.subtract_at(admission::host(*host), 1);
         }
         gone
     }
@@ -349,6 +357,7 @@ impl<F: Clone> State<F> {
         for granted in &ended {
             let holder = Holder::Nlm(granted.owner.clone());
             self.count_ranges(&holder, granted.before.len(), 0);
+            self.tallies.nlm_waiting.subtract_at(admission::host(granted.owner.host), 1);
         }
         ended
     }
@@ -490,14 +499,19 @@ impl<F: Clone> State<F> {
         }
     }
 
-    fn leave_line(&mut self, node: Node, leaves: impl Fn(&QueuedLock) -> bool) {
-        let Some(file) = self.files.get_mut(&node) else { return };
+    /// Removes queued requests of a file. Returns how many.
+    fn leave_line(&mut self, node: Node, leaves: impl Fn(&QueuedLock) -> bool) -> usize {
+        let Some(file) = self.files.get_mut(&node) else { return 0 };
+        let mut number = 0;
         for left in file.waiting.extract_if(.., |w| leaves(w)) {
             self.nlm.left_line(&left.owner, node);
+            self.tallies.nlm_waiting.subtract_at(admission::host(left.owner.host), 1);
+            number += 1;
         }
         if file.waiting.is_empty() {
             self.nlm.queues.remove(&node);
         }
+        number
     }
 
     fn drop_shares(&mut self, node: Node, goes: impl Fn(&NlmOwner) -> bool) {

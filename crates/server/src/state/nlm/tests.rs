@@ -3,6 +3,7 @@
 use super::super::tests::{LEASE, NODE, T0, WRITE, lock_under, ready, request, state_after};
 use super::super::{Claim, Grace, Limits, LockOwner, LockTarget, OpenRequest};
 use super::*;
+use crate::admission::Refusals;
 use crate::state::tables::nlm::{Hosts, ReplyTo};
 use crate::state::{Ids, StateError};
 use bytes::Bytes;
@@ -42,9 +43,9 @@ fn taken(state: &mut State<char>) -> Vec<i32> {
 /// Asserts that all tables are empty.
 fn assert_empty(state: &State<char>) {
     assert!(state.files.is_empty() && state.tallies.ranges.total() == 0, "{state:?}");
-    let Hosts { hosts, queues, waiting, waits, granting, .. } = &state.nlm;
+    let Hosts { hosts, queues, waits, granting, .. } = &state.nlm;
     assert!(hosts.values().all(|h| h.files.is_empty()), "{state:?}");
-    assert!(queues.is_empty() && granting.is_empty() && *waiting == 0);
+    assert!(queues.is_empty() && granting.is_empty() && state.tallies.nlm_waiting.total() == 0);
     assert_eq!(state.tallies.opens.total(), 0);
     assert!(waits.is_empty());
 }
@@ -251,7 +252,7 @@ fn grace_admits_reclaims_and_refuses_new_locks() {
 
 #[test]
 fn lines_and_ranges_are_bounded() {
-    let limits = Limits { locks: 4, ..Limits::default() };
+    let limits = Limits { locks: 4, nlm_waiting: 8, nlm_hosts: 4, ..Limits::default() };
     let mut state: State<char> = State::new(Ids::new(1, [7; 32]), limits, Grace::default());
     state.nlm_remembered(HOST, T0);
     for process in [1, 2] {
@@ -260,12 +261,59 @@ fn lines_and_ranges_are_bounded() {
     assert_eq!(state.nlm_lock(lock(3, false), T0), Err(NlmError::TooMany), "half is its share");
     let part = Range { start: 7, end: 9 };
     assert_eq!(state.nlm_unlock(&owner(1), NODE, part), Err(NlmError::TooMany), "it would split");
-    for process in 10..10 + MAX_WAITING as i32 {
+    for process in 10..14 {
         assert_eq!(state.nlm_lock(waiting(process, true), T0), Err(NlmError::Blocked));
     }
-    assert_eq!(state.nlm_lock(waiting(-1, true), T0), Err(NlmError::TooMany));
+    assert_eq!(state.nlm_lock(waiting(14, true), T0), Err(NlmError::TooMany), "half is its share");
+    assert_eq!(state.nlm_lock(waiting(10, true), T0), Err(NlmError::Blocked), "it waits already");
+    // Another address still gets a turn.
+    let other = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 8));
+    let by_other = |process| {
+        let lock = waiting(process, true);
+        NlmLock { owner: NlmOwner { host: other, ..lock.owner }, ..lock }
+    };
+    state.nlm_remembered(other, T0);
+    for process in [1, 2] {
+        assert_eq!(state.nlm_lock(by_other(process), T0), Err(NlmError::Blocked));
+    }
+    assert_eq!(state.nlm_lock(by_other(3), T0), Err(NlmError::TooMany));
+    let refused = |limit, address| Refusals { limit, address, count: 1 };
+    for address in [HOST, other] {
+        assert!(state.refusals().contains(&refused("nlm_waiting", address)));
+    }
     state.nlm_free(HOST);
+    assert_eq!(state.tallies.nlm_waiting.total(), 2, "granted and not acknowledged, or waiting");
+    state.nlm_free(other);
     assert_empty(&state);
+}
+
+#[test]
+fn hosts_of_one_network_leave_room_for_others() {
+    let limits = Limits { nlm_hosts: 8, ..Limits::default() };
+    let mut state: State<char> = State::new(Ids::new(1, [7; 32]), limits, Grace::default());
+    // The last 64 bits of an IPv6 address are the host's to choose.
+    let crowd = |n: u16| IpAddr::from([0x2001, 0xdb8, 0, 7, 0, 0, 0, n]);
+    let mut kept = 0;
+    for n in 0..100 {
+        if state.nlm_has_room_for(crowd(n)) {
+            state.nlm_remembered(crowd(n), T0);
+            kept += 1;
+        }
+    }
+    assert_eq!(kept, 4);
+    assert!(state.nlm_has_room_for(crowd(0)), "it is in the table");
+    let other = IpAddr::from([0x2001, 0xdb8, 0, 8, 0, 0, 0, 1]);
+    assert!(state.nlm_has_room_for(other));
+    state.nlm_remembered(other, T0);
+    state.nlm_remembered(other, T0);
+    let use_of = |state: &State<char>| {
+        let uses = state.limit_uses();
+        let hosts = uses.iter().find(|limit| limit.name == "nlm_hosts").unwrap();
+        (hosts.used, hosts.limit, hosts.refused)
+    };
+    assert_eq!(use_of(&state), (5, 8, 96));
+    assert_eq!(state.nlm_drop_idle(LEASE + Duration::from_secs(1)).len(), 5);
+    assert_eq!(use_of(&state), (0, 8, 96));
 }
 
 #[test]

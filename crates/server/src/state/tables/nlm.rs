@@ -10,9 +10,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use weir_vfs::{Lock, LockConflict as Conflict, LockRange as Range};
 
-/// Maximum number of locks that are waited for, or granted but not acknowledged.
-pub(in crate::state) const MAX_WAITING: usize = 16 << 10;
-
 /// How long the server waits before it asks a host again for its state number.
 pub(in crate::state) const ASK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -133,7 +130,6 @@ pub(in crate::state) struct Hosts {
     pub(in crate::state) hosts: HashMap<IpAddr, Host>,
     /// Files with queued requests.
     pub(in crate::state) queues: HashSet<Node>,
-    pub(in crate::state) waiting: usize,
     /// For each owner, the files on which it waits, and for how many locks.
     pub(in crate::state) waits: HashMap<NlmOwner, HashMap<Node, usize>>,
     pub(in crate::state) granting: HashMap<u64, GrantedLock>,
@@ -144,9 +140,8 @@ pub(in crate::state) struct Hosts {
 }
 
 impl Hosts {
-    /// Counts a request that has left its queue.
+    /// Updates [`waits`](Self::waits) after a request has left its queue.
     pub(in crate::state) fn left_line(&mut self, owner: &NlmOwner, node: Node) {
-        self.waiting -= 1;
         let Some(waits) = self.waits.get_mut(owner) else { return };
         if let Some(locks) = waits.get_mut(&node) {
             *locks -= 1;

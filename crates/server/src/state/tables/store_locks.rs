@@ -2,6 +2,8 @@
 
 use crate::state::tables::lock::Holder;
 use std::fmt::Debug;
+use std::net::IpAddr;
+use std::sync::Arc;
 use weir_vfs::{Lock, LockConflict as Conflict, LockRange as Range};
 
 /// The locks that the server holds on one file in its store, on behalf of all NFS clients. Local
@@ -22,6 +24,14 @@ pub(crate) trait StoreLocks: Debug + Send + Sync {
 
     /// Unlocks a range.
     fn unlock(&self, range: Range);
+}
+
+/// The locks of a file in its store, for a transition.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenedStoreLocks {
+    pub(crate) locks: Arc<dyn StoreLocks>,
+    /// The address at which the open file is counted, if the transition keeps it.
+    pub(crate) by: Option<IpAddr>,
 }
 
 /// The conflict with a lock of a local program.

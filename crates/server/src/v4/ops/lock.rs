@@ -112,7 +112,8 @@ async fn lock_sequenced(cx: &mut Context, args: lock::Args) -> lock::Res {
     };
     let fs = cx.current().map_err(Detailed::Plain)?.fs().clone();
     let node = request.node;
-    let locks = open_store_locks(&cx.services.state, &fs, node).await;
+    let by = cx.state().account(client).address;
+    let locks = open_store_locks(&cx.services.state, &fs, node, by).await;
     let locked = cx.state().with_store_locks(node, locks, |state| state.lock(request, now));
     match locked {
         Ok(id) => {
@@ -177,7 +178,8 @@ async fn test(cx: &Context, args: lockt::Args) -> Result<Option<Conflict<Holder>
     let (node, range) = (cx.current()?.node, range(args.offset, args.length)?);
     let now = cx.now();
     let (fs, exclusive) = (cx.current()?.fs().clone(), args.kind.is_write());
-    let locks = open_store_locks(&cx.services.state, &fs, node).await;
+    let by = cx.state().account(owner.client).address;
+    let locks = open_store_locks(&cx.services.state, &fs, node, by).await;
     let found = cx.state().with_store_locks(node, locks, |state| {
         state.test_lock(&owner, node, range, exclusive, now)
     });

@@ -11,6 +11,7 @@ mod delegated_times;
 mod delegations;
 mod durability;
 mod every_fault;
+mod exhaustion;
 mod exports;
 mod files;
 mod habits;
