@@ -151,6 +151,7 @@ mod writeback;
 pub use cache::{Cache, Config};
 pub use file::File;
 pub use file::segments::{Pages, Segment, Segments};
+pub use fs::residency::Residency;
 pub use fs::{CachedFs, WeakFs};
 pub use stats::Stats;
 pub use thread::Background;

@@ -4,14 +4,20 @@
 //! reads and writes, and a descriptor borrowed for the duration of the call.
 #![allow(unsafe_code, reason = "system calls and mappings that rustix does not wrap")]
 
+use rustix::fs::{Advice, SeekFrom, fadvise, seek};
+use rustix::io::Errno;
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use weir_base::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Its number on every architecture; newer than libc's headers.
 const SYS_CACHESTAT: i64 = 451;
+/// Bytes that are read at a time to warm a file.
+const WARM_BYTES: usize = 1 << 20;
 /// Most ranges reported, so that a file with every other page cached costs bounded memory and time.
 const MOST_RANGES: usize = 64 << 10;
 
@@ -38,6 +44,51 @@ pub fn cached(file: &File, size: u64, parts: impl Iterator<Item = Range<u64>>) -
     let (ranges, is_cut_off) = cached_ranges(file, size, MOST_RANGES)?;
     let parts = parts.map(|part| bytes(&part)).collect::<Option<_>>()?;
     Some(Cached { bytes: bytes(&(0..size))?, parts, ranges, is_cut_off })
+}
+
+/// Bytes of a file's cached pages, whole pages; `None` if the kernel does not report them.
+pub fn resident_bytes(file: &File, size: u64) -> Option<u64> {
+    Some(count(file, &(0..size.div_ceil(PAGE)))? * PAGE)
+}
+
+/// Reads the data of a file into the cache, without its holes; returns how many bytes of whole pages
+/// that are.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn warm(file: &File) -> io::Result<u64> {
+    let size = file.metadata()?.len();
+    let (mut buffer, mut at, mut read) = (vec![0; WARM_BYTES], 0, 0);
+    while at < size {
+        let data = match seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            // Only a hole follows.
+            Err(Errno::NXIO) => break,
+            Err(error) => return Err(error.into()),
+        };
+        let hole = seek(file, SeekFrom::Hole(data))?;
+        at = data / PAGE * PAGE;
+        while at < hole {
+            let most = (hole - at).min(WARM_BYTES as u64) as usize;
+            let bytes = file.read_at(&mut buffer[..most], at)?;
+            if bytes == 0 {
+                return Ok(read);
+            }
+            read += (bytes as u64).next_multiple_of(PAGE);
+            at += bytes as u64;
+        }
+    }
+    Ok(read)
+}
+
+/// Writes a file's dirty pages to its file system, and has the kernel drop its pages. Those that
+/// programs map or use stay.
+///
+/// # Errors
+/// The file cannot be written or the advice is refused.
+pub fn evict(file: &File) -> io::Result<()> {
+    file.sync_data()?;
+    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
 }
 
 /// The cached byte ranges below `size`, in order, at most `most` of them, and whether there are
@@ -97,7 +148,6 @@ fn count(file: &File, pages: &Range<u64>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::FileExt;
 
     #[test]
     fn pages_just_written_are_cached_and_holes_are_not() {
@@ -114,5 +164,27 @@ mod tests {
         assert_eq!(found.bytes, 4 * PAGE);
         // The list is bounded, the count is not.
         assert_eq!(cached_ranges(&file, size, 1), Some((vec![10 * PAGE..13 * PAGE], true)));
+    }
+
+    #[test]
+    fn a_file_is_evicted_and_warmed_without_its_holes() {
+        // Files of tmpfs have no other place than the cache.
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("file");
+        let mut options = File::options();
+        let file = options.read(true).write(true).create_new(true).open(path).unwrap();
+        file.set_len(1000 * PAGE).unwrap();
+        file.write_all_at(&[1; 3 * PAGE_SIZE], 10 * PAGE).unwrap();
+        file.write_all_at(&[1], 999 * PAGE + 7).unwrap();
+        let size = file.metadata().unwrap().len();
+        let resident = || resident_bytes(&file, size);
+        if resident() != Some(4 * PAGE) {
+            return; // Kernels before 6.5, and sandboxes, do not report it.
+        }
+        evict(&file).unwrap();
+        assert_eq!(resident(), Some(0));
+        assert_eq!(warm(&file).unwrap(), 4 * PAGE);
+        // The kernel reads ahead, but this file has no more data.
+        assert!(resident().unwrap() >= 4 * PAGE);
     }
 }

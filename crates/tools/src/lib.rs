@@ -52,6 +52,7 @@ pub mod failure;
 pub mod glob;
 pub mod kernel_cache;
 mod listing;
+pub mod local_files;
 pub mod location;
 pub mod map;
 pub mod memory;

@@ -11,6 +11,7 @@ use crate::{
     WholeRead, WholeRequest, WriteOp, XattrMode, XattrName,
 };
 use async_trait::async_trait;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Declares a decorator of a trait, and implements the trait for all of them.
@@ -103,6 +104,7 @@ decorator! {
         Lookup: fn lookup(caller: &Caller, entry: EntryName<'_>) -> Attr;
         Parent: fn parent(dir: FileId) -> Attr;
         Readdir: fn readdir(caller: &Caller, request: ReaddirRequest) -> DirPage;
+        PathOf: fn path_of(id: FileId) -> PathBuf;
         Readlink: fn readlink(caller: &Caller, id: FileId) -> Vec<u8>;
         Create: fn create(caller: &Caller, new: NewFile<'_>, mode: CreateMode) -> Created;
         CreateOpen: fn create_open(

@@ -7,6 +7,7 @@ use crate::{
     XattrMode, XattrName,
 };
 use async_trait::async_trait;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The caller of an operation: a mapped identity, or the program itself.
@@ -147,6 +148,15 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Reads entries of a directory.
     async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> Result<DirPage>;
+
+    /// Where the file is in a local directory, for people: by the time it is read, the file may have
+    /// another name.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] for stores that are not a local directory.
+    async fn path_of(&self, _id: FileId) -> Result<PathBuf> {
+        Err(Error::NotSupported)
+    }
 
     /// The target of a symbolic link.
     async fn readlink(&self, caller: &Caller, id: FileId) -> Result<Vec<u8>>;

@@ -4,8 +4,8 @@
 //! interrupted. `weir lock` exits with the code of the command that it runs.
 
 use crate::commands::{
-    bench, cat, check, checksum, chmod, chown, completions, cp, df, du, exports, find, ln, lock,
-    ls, man, map, mkdir, mv, rm, serve, stat, sync, touch, tree, truncate,
+    bench, cat, check, checksum, chmod, chown, completions, cp, df, du, evict, exports, find, ln,
+    lock, ls, man, map, mkdir, mv, rm, serve, stat, status, sync, touch, tree, truncate, warm,
 };
 use crate::ended::Ended;
 use crate::output::complain;
@@ -52,6 +52,9 @@ enum Command {
     Checksum(checksum::Args),
     Exports(exports::Args),
     Lock(lock::Args),
+    Status(status::Args),
+    Warm(warm::Args),
+    Evict(evict::Args),
     Bench(bench::Args),
     Check(check::Args),
     Completions(completions::Args),
@@ -113,6 +116,9 @@ fn run(command: Command) -> Result<Ended> {
         Command::Checksum(args) => checksum::run(args),
         Command::Exports(args) => exports::run(args),
         Command::Lock(args) => lock::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Warm(args) => warm::run(args),
+        Command::Evict(args) => evict::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Check(args) => check::run(args),
         Command::Completions(args) => completions::run(args),

@@ -99,6 +99,11 @@ impl FileDirty {
         Self { pages: AtomicU64::new(0), store }
     }
 
+    /// The file's dirty pages.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages.load(Ordering::SeqCst)
+    }
+
     /// Counts `pages` of the file that have become dirty.
     pub(crate) fn add(&self, pages: u64) {
         if pages == 0 {

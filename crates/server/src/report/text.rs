@@ -17,9 +17,9 @@ use weir_pagecache::Cache;
 /// A view of a server's counters.
 #[derive(Clone)]
 pub struct Report {
-    metrics: Arc<Metrics>,
-    exports: Arc<Exports>,
-    limits: LimitUses,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) exports: Arc<Exports>,
+    pub(super) limits: LimitUses,
 }
 
 /// Returns the state of the limits that peers share.

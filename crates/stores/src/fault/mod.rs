@@ -155,7 +155,7 @@ fn call_of(method: FileSystemMethod) -> Option<Call> {
         M::SyncNode => Call::SyncNode,
         M::GetXattr | M::SetXattr | M::ListXattrs | M::RemoveXattr => Call::Xattr,
         M::GetAcl | M::SetAcl => Call::Acl,
-        M::PutWhole | M::GetWhole | M::Unmount => return None,
+        M::PutWhole | M::GetWhole | M::PathOf | M::Unmount => return None,
     })
 }
 

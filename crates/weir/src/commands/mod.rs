@@ -22,8 +22,10 @@ pub(crate) mod completions;
 pub(crate) mod cp;
 pub(crate) mod df;
 pub(crate) mod du;
+pub(crate) mod evict;
 pub(crate) mod exports;
 pub(crate) mod find;
+mod in_memory;
 pub(crate) mod ln;
 pub(crate) mod lock;
 pub(crate) mod ls;
@@ -35,10 +37,12 @@ pub(crate) mod rm;
 pub(crate) mod serve;
 mod set_attributes;
 pub(crate) mod stat;
+pub(crate) mod status;
 pub(crate) mod sync;
 pub(crate) mod touch;
 pub(crate) mod tree;
 pub(crate) mod truncate;
+pub(crate) mod warm;
 
 /// Time that system calls in progress get when a command ends.
 const LAST_CALLS: Duration = Duration::from_secs(2);

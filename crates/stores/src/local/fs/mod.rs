@@ -27,7 +27,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Uid};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use symlink_renames::SymlinkRenames;
 use weir_vfs::{
@@ -426,6 +426,10 @@ impl FileSystem for LocalFs {
             self.tree.remember(met);
         }
         Ok(DirPage { entries, eof })
+    }
+
+    async fn path_of(&self, id: FileId) -> Result<PathBuf> {
+        self.tree.path(id)
     }
 
     async fn readlink(&self, _caller: &Caller, id: FileId) -> Result<Vec<u8>> {

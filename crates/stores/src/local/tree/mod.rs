@@ -200,6 +200,12 @@ impl Tree {
         Ok(Some(Pinned { file, stat }))
     }
 
+    /// The path of a file now.
+    pub(super) fn path(&self, id: FileId) -> Result<PathBuf> {
+        let pinned = self.pin(id)?;
+        Ok(path_of(&pinned.file).map_err(std::io::Error::from)?)
+    }
+
     /// Whether a directory is below the root now, regardless of its place when it was opened.
     fn is_beneath(&self, dir: &OwnedFd) -> bool {
         match (path_of(&self.root), path_of(dir)) {

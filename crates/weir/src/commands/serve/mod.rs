@@ -1,9 +1,11 @@
 //! `weir serve`: turns the command line or a configuration file into settings, and runs `service`.
 //!
 //! - `listen`, `state_dir`, `stores`, `privileges`: sockets, directories and rights of the server.
-//! - `announce`: the output at start. `service`: the running server and its signals.
+//! - `announce`: the output at start. `service`: the running server and its signals. `control`: its answers to
+//!   `weir status` and the like.
 
 mod announce;
+mod control;
 mod listen;
 mod privileges;
 mod service;

@@ -5,7 +5,7 @@
 //! 3. The service manager is notified when the server serves, reloads and stops.
 
 use super::stores::{Stores, refused, warn_of_key};
-use super::{First, announce, listen, privileges, state_dir};
+use super::{First, announce, control, listen, privileges, state_dir};
 use crate::commands::runtime_with;
 use crate::config::{ExportSettings, Settings, load};
 use crate::ended::Ended;
@@ -100,6 +100,7 @@ async fn serve(
     announce::started(&settings, state_dir, &addresses, json)?;
     let status = status(&settings, &addresses);
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    control::listen(server.report(), stores.cache().clone(), status);
     let reloads = Reloads { server: server.clone(), stores, settings, config, first };
     tokio::spawn(signals.follow(reloads));
     server.serve_all(listeners).await.asked(|| "write dirty data to disk".into())?;

@@ -1,0 +1,163 @@
+//! A process with files in memory, asked through its socket.
+
+use pollster::block_on;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+use weir_control::{
+    Action, Asked, FileStatus, Listener, Process, Reply, Request, Status, ask, processes,
+};
+use weir_pagecache::{Cache, CachedFs, Config};
+use weir_stores::memory::MemoryFs;
+use weir_vfs::{Access, Caller, CreateMode, FileId, IoFlags, SetAttr};
+
+const PAGE: u64 = 4096;
+const SERVED: &str = "/served";
+
+struct Files(CachedFs);
+
+impl Process for Files {
+    fn status(&self) -> Status {
+        Status { pid: std::process::id(), what: "files".into(), ..Status::default() }
+    }
+
+    fn file_systems(&self) -> Vec<(PathBuf, CachedFs)> {
+        vec![(SERVED.into(), self.0.clone())]
+    }
+}
+
+struct Rig {
+    fs: CachedFs,
+    dir: tempfile::TempDir,
+    runtime: Runtime,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let cache = Cache::new(Config { budget_bytes: 32 << 20, ..Config::default() }).unwrap();
+        let fs = cache.mount(MemoryFs::new());
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = { runtime }.enable_all().worker_threads(2).build().unwrap();
+        let listener = {
+            let _within = runtime.enter();
+            Listener::bind(&dir.path().join("weir")).unwrap()
+        };
+        runtime.spawn(listener.serve(Arc::new(Files(fs.clone()))));
+        Self { fs, dir, runtime }
+    }
+
+    fn write(&self, dir: FileId, name: &str, bytes: u64) {
+        let set = SetAttr::default();
+        block_on(async {
+            let new = dir.entry(name.as_bytes()).with(&set);
+            let made = self.fs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+            let access = Access::READ | Access::WRITE;
+            let file = self.fs.open(&Caller::Own, made.attr.id, access).await.unwrap();
+            file.write_at_async(&vec![7; bytes as usize], 0, IoFlags::empty()).await.unwrap();
+        });
+    }
+
+    fn process(&self) -> Asked {
+        let mut found = processes(&self.dir.path().join("weir")).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].pid, std::process::id());
+        found.remove(0)
+    }
+
+    fn ask(&self, request: &Request) -> Vec<Reply> {
+        ask(&self.process(), request).unwrap().collect::<Result<_, _>>().unwrap()
+    }
+
+    fn tree(&self, action: Action, path: &str) -> Vec<Reply> {
+        self.ask(&Request::Tree { action, path: path.into() })
+    }
+}
+
+fn file(path: &str, size: u64, resident: u64, dirty: u64) -> Reply {
+    warmed(path, size, resident, dirty, 0)
+}
+
+fn warmed(path: &str, size: u64, resident: u64, dirty: u64, read: u64) -> Reply {
+    Reply::File(FileStatus {
+        path: Path::new(SERVED).join(path).into(),
+        size_bytes: size,
+        resident_bytes: resident,
+        dirty_bytes: dirty,
+        read_bytes: read,
+    })
+}
+
+#[test]
+fn a_process_tells_its_status() {
+    let rig = Rig::new();
+    let [Reply::Status(status)] = &rig.ask(&Request::Status)[..] else { panic!() };
+    assert_eq!(status.what, "files");
+}
+
+#[test]
+fn files_are_shown_evicted_and_warmed() {
+    let rig = Rig::new();
+    let set = SetAttr::default();
+    let new = rig.fs.root().entry(b"d").with(&set);
+    let dir = block_on(rig.fs.mkdir(&Caller::Own, new)).unwrap().id;
+    rig.write(rig.fs.root(), "e", 100);
+    rig.write(dir, "f", 3 * PAGE);
+    let [d, e] = ["d/f", "e"];
+    let shown = rig.tree(Action::Show, SERVED);
+    assert_eq!(shown, [file(d, 3 * PAGE, 3 * PAGE, 3 * PAGE), file(e, 100, PAGE, PAGE)]);
+    assert_eq!(rig.tree(Action::Evict, "/served/d"), [file(d, 3 * PAGE, 0, 0)]);
+    let after = rig.tree(Action::Show, SERVED);
+    assert_eq!(after, [file(d, 3 * PAGE, 0, 0), file(e, 100, PAGE, PAGE)]);
+    let warm = rig.tree(Action::Warm, "/served/d/f");
+    assert_eq!(warm, [warmed(d, 3 * PAGE, 3 * PAGE, 0, 3 * PAGE)]);
+    let Reply::File(most) = &rig.ask(&Request::Files { most: 1 })[0] else { panic!() };
+    assert_eq!(most.resident_bytes, 3 * PAGE);
+}
+
+#[test]
+fn paths_that_are_not_served_are_told_so() {
+    let rig = Rig::new();
+    assert_eq!(rig.tree(Action::Evict, "/elsewhere"), [Reply::Elsewhere]);
+    assert_eq!(rig.tree(Action::Evict, "/servedonly"), [Reply::Elsewhere]);
+    let failed = rig.tree(Action::Warm, "/served/none");
+    assert!(
+        matches!(&failed[..], [Reply::Failed(why)] if why.contains("/served/none")),
+        "{failed:?}"
+    );
+    let failed = rig.tree(Action::Warm, "/served/../etc");
+    assert!(matches!(&failed[..], [Reply::Failed(_)]), "{failed:?}");
+}
+
+#[test]
+fn requests_that_make_no_sense_are_answered() {
+    let rig = Rig::new();
+    let socket = rig.process().socket;
+    for request in [&b"{\"dance\":1}\n"[..], b"\n", &[b'x'; 100_000][..]] {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        // The process may close the connection before it has read everything.
+        let _ = stream.write_all(request);
+        let mut line = String::new();
+        let read = std::io::BufRead::read_line(&mut std::io::BufReader::new(stream), &mut line);
+        assert!(read.is_err() || line.contains("no such request"), "{line}");
+    }
+    assert_eq!(rig.ask(&Request::Status).len(), 1);
+}
+
+#[test]
+fn the_socket_of_a_killed_process_is_removed() {
+    let rig = Rig::new();
+    let dir = rig.dir.path().join("weir");
+    let dead = dir.join("4194304.sock");
+    drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
+    assert!(dead.exists());
+    rig.process();
+    assert!(!dead.exists());
+    let socket = rig.process().socket;
+    rig.runtime.shutdown_timeout(std::time::Duration::from_secs(10));
+    assert!(!socket.exists(), "a process that ends removes its socket");
+    assert!(processes(&dir).unwrap().is_empty());
+    assert!(processes(&dir.join("none")).unwrap().is_empty());
+}

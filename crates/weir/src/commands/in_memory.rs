@@ -1,0 +1,246 @@
+//! What caches hold of files, for `status`, `warm` and `evict`: the caches of running `weir` processes,
+//! and the kernel's.
+
+use crate::ended::Ended;
+use crate::output::{complain, print, print_json, text_and_hex};
+use serde::Serialize;
+use std::fmt::Write;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use weir_control::{Action, Asked, FileStatus, Reply, Request, processes, socket_dir};
+use weir_tools::failure::{Asked as _, Failure, Result};
+use weir_tools::kernel_cache;
+use weir_tools::local_files::{local_files, open};
+use weir_tools::text::size_text;
+
+/// What a cache holds of a file or tree.
+#[derive(Serialize)]
+pub(crate) struct Held {
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
+    /// `kernel` or `weir`.
+    cache: &'static str,
+    /// The process whose cache it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    /// Regular files.
+    files: u64,
+    size_bytes: u64,
+    resident_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dirty_bytes: Option<u64>,
+    /// What `warm` read, whole pages without holes.
+    #[serde(skip)]
+    read_bytes: u64,
+}
+
+/// How paths are looked at.
+pub(crate) struct Look {
+    /// What to do with each file.
+    pub(crate) action: Action,
+    /// The kernel's cache even of files that a process serves.
+    pub(crate) kernel: bool,
+    /// Show each file that is in memory, not only the sums.
+    pub(crate) all: bool,
+}
+
+/// The running processes of this user.
+pub(crate) fn running() -> Result<Vec<Asked>> {
+    let dir = socket_dir();
+    processes(&dir).map_err(|error| Failure::new("find running weir processes", error.to_string()))
+}
+
+/// Applies an action to files and trees.
+pub(crate) struct Caches {
+    look: Look,
+    processes: Vec<Asked>,
+    held: Vec<Held>,
+    failed: bool,
+}
+
+impl Caches {
+    /// Looks at these files and trees, and does what is asked with each file.
+    pub(crate) fn of(paths: &[PathBuf], look: Look) -> Result<Self> {
+        let processes = running()?;
+        let mut caches = Self { look, processes, held: Vec::new(), failed: false };
+        for path in paths {
+            if let Err(failure) = caches.path(path) {
+                caches.fail(&failure);
+            }
+        }
+        Ok(caches)
+    }
+
+    /// Prints what was found.
+    pub(crate) fn end(self, json: bool) -> Result<Ended> {
+        match json {
+            true => print_json(&self.held)?,
+            false => print(table(&self.held).as_bytes())?,
+        };
+        Ok(if self.failed { Ended::Failed } else { Ended::Done })
+    }
+
+    fn fail(&mut self, failure: &Failure) {
+        complain(failure);
+        self.failed = true;
+    }
+
+    fn path(&mut self, path: &Path) -> Result<()> {
+        let found = path.canonicalize().asked(|| format!("find {}", path.display()))?;
+        let mut served = false;
+        for at in 0..self.processes.len() {
+            served |= self.process(at, path, &found)?;
+        }
+        if self.look.kernel || !served || self.look.action == Action::Show {
+            self.kernel(path, &found)?;
+        }
+        Ok(())
+    }
+
+    /// Asks a process; returns whether it serves the path.
+    fn process(&mut self, at: usize, shown: &Path, path: &Path) -> Result<bool> {
+        if self.look.kernel && self.look.action != Action::Show {
+            return Ok(false);
+        }
+        let process = &self.processes[at];
+        let pid = process.pid;
+        let action = self.look.action;
+        let request = Request::Tree { action, path: path.into() };
+        let asked = || format!("ask the weir process {pid}");
+        let mut sum = Held::new(shown, "weir", Some(pid));
+        for reply in weir_control::ask(process, &request).asked(asked)? {
+            match reply.asked(asked)? {
+                Reply::Elsewhere => return Ok(false),
+                Reply::Failed(why) => {
+                    self.fail(&Failure::new(format!("{} files", verb(action)), why));
+                }
+                Reply::File(file) => self.add(&mut sum, file),
+                Reply::Status(_) | Reply::End => {}
+            }
+        }
+        self.held.push(sum);
+        Ok(true)
+    }
+
+    fn kernel(&mut self, shown: &Path, path: &Path) -> Result<()> {
+        let mut sum = Held::new(shown, "kernel", None);
+        for file in local_files(path) {
+            let outcome = file.and_then(|path| {
+                let asked = || format!("{} {}", verb(self.look.action), path.display());
+                kernel_file(&path, self.look.action).asked(asked)
+            });
+            match outcome {
+                Ok(Some(file)) => self.add(&mut sum, file),
+                Ok(None) => {
+                    let failure =
+                        Failure::new("look into the kernel's cache", "cachestat(2) is missing");
+                    return Err(failure.advice("it needs Linux 6.5, and a sandbox that allows it"));
+                }
+                Err(failure) => self.fail(&failure),
+            }
+        }
+        self.held.push(sum);
+        Ok(())
+    }
+
+    fn add(&mut self, sum: &mut Held, file: FileStatus) {
+        sum.files += 1;
+        sum.size_bytes = sum.size_bytes.saturating_add(file.size_bytes);
+        sum.resident_bytes += file.resident_bytes;
+        sum.read_bytes += file.read_bytes;
+        if sum.pid.is_some() {
+            *sum.dirty_bytes.get_or_insert(0) += file.dirty_bytes;
+        }
+        let path = Path::new(&file.path);
+        if file.resident_bytes < file.read_bytes {
+            let (in_memory, read) = (size_text(file.resident_bytes), size_text(file.read_bytes));
+            self.fail(&Failure::new(
+                format!("warm {}", path.display()),
+                format!("{in_memory} of {read} are in memory: it does not suffice for all"),
+            ));
+        }
+        if self.look.all && file.resident_bytes > 0 {
+            let mut one = Held::new(path, sum.cache, sum.pid);
+            one.files = 1;
+            one.size_bytes = file.size_bytes;
+            one.resident_bytes = file.resident_bytes;
+            one.dirty_bytes = sum.pid.map(|_| file.dirty_bytes);
+            self.held.push(one);
+        }
+    }
+}
+
+impl Held {
+    fn new(path: &Path, cache: &'static str, pid: Option<u32>) -> Self {
+        let (path, path_hex) = text_and_hex(path.as_os_str().as_bytes());
+        let dirty_bytes = pid.map(|_| 0);
+        let (files, size_bytes, resident_bytes, read_bytes) = (0, 0, 0, 0);
+        Self {
+            path,
+            path_hex,
+            cache,
+            pid,
+            files,
+            size_bytes,
+            resident_bytes,
+            dirty_bytes,
+            read_bytes,
+        }
+    }
+}
+
+fn verb(action: Action) -> &'static str {
+    match action {
+        Action::Show => "look at",
+        Action::Warm => "warm",
+        Action::Evict => "evict",
+    }
+}
+
+/// Returns what the kernel then holds of a file; `None` if it does not tell.
+fn kernel_file(path: &Path, action: Action) -> io::Result<Option<FileStatus>> {
+    let file: File = open(path)?;
+    let read_bytes = match action {
+        Action::Show => 0,
+        Action::Warm => kernel_cache::warm(&file)?,
+        Action::Evict => {
+            kernel_cache::evict(&file)?;
+            0
+        }
+    };
+    let size_bytes = file.metadata()?.len();
+    Ok(kernel_cache::resident_bytes(&file, size_bytes).map(|resident_bytes| FileStatus {
+        path: path.into(),
+        size_bytes,
+        resident_bytes,
+        dirty_bytes: 0,
+        read_bytes,
+    }))
+}
+
+fn table(held: &[Held]) -> String {
+    let titles = ("Size", "In memory", "Dirty", "Files", "Cache");
+    let (size, resident, dirty, files, cache) = titles;
+    let mut out =
+        format!("{size:>12} {resident:>12} {dirty:>12} {files:>8}  {cache:<12} Location\n");
+    for one in held {
+        let cache = match one.pid {
+            Some(pid) => format!("weir {pid}"),
+            None => one.cache.to_owned(),
+        };
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "{:>12} {:>12} {:>12} {:>8}  {cache:<12} {}",
+            size_text(one.size_bytes),
+            size_text(one.resident_bytes),
+            one.dirty_bytes.map(size_text).unwrap_or_default(),
+            one.files,
+            one.path
+        );
+    }
+    out
+}
