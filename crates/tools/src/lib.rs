@@ -59,6 +59,7 @@ pub mod memory;
 pub mod mode;
 pub mod mounts;
 pub mod origin;
+mod pipeline;
 pub mod remove;
 pub mod size;
 pub mod sync;

@@ -14,6 +14,7 @@
 //! 5. Waiters cost little while nothing moves: each wakes the background once, and again when
 //!    something has moved. The background looks on their behalf at growing intervals, and does not
 //!    repeat a scan that found nothing until something has moved.
+//! 6. A waiter whose future is not polled blocks no other: it is passed over.
 //!
 //! [`lost_pages`]: crate::Stats::lost_pages
 
@@ -44,12 +45,11 @@ impl Memory {
         let mut woken_at = None;
         loop {
             let ticket = self.waiters.freed.ticket();
+            let is_first = turn.is_first();
             let moved = self.waiters.moved();
             let min = min.min(self.limits().step);
             let take_others = !policy.is_uncached() || patience.is_over(self);
-            if turn.is_first()
-                && let Some(frames) = self.grab(want, min, policy, take_others)
-            {
+            if is_first && let Some(frames) = self.grab(want, min, policy, take_others) {
                 return frames;
             }
             if !policy.is_uncached() {

@@ -69,7 +69,7 @@ impl Reclaimer {
             memory.resize();
         }
         if memory.waiters.any() {
-            memory.waiters.freed.notify();
+            memory.waiters.wake(memory.now());
         }
     }
 }

@@ -5,9 +5,8 @@ use super::algorithm::{Algorithm, Checksum, Hasher};
 use crate::copy::{source, zeros};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
+use crate::pipeline::Pipeline;
 use crate::text::kind_name;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesOrdered;
 use std::io::Read;
 use tokio::sync::Semaphore;
 use weir_pagecache::{File, Segment, Segments};
@@ -106,7 +105,7 @@ async fn add_all(
     let asked = || format!("read {}", place.shown);
     let size = file.size();
     let (mut at, mut next) = (0, 0);
-    let mut reads = FuturesOrdered::new();
+    let mut reads = Pipeline::new();
     loop {
         while next < size && reads.len() < DEPTH {
             // Only the first read waits for a permit: a file with one in flight continues without
@@ -117,14 +116,14 @@ async fn add_all(
                 Err(_) => window.acquire().await.map_err(|_| Error::Interrupted).asked(asked)?,
             };
             let (start, end) = (next, (next + CHUNK_BYTES).min(size));
-            reads.push_back(async move { (end, read(file, start, end).await, permit) });
+            reads.push(async move { (end, read(file, start, end).await, permit) });
             next = end;
         }
         let Some((end, found, permit)) = reads.next().await else { return Ok(at) };
         let mut found = found.asked(asked)?;
         loop {
             let before = at;
-            add(hasher, &found, &mut at, size).await;
+            reads.beside(add(hasher, &found, &mut at, size)).await;
             if at >= end {
                 break;
             }
@@ -132,7 +131,7 @@ async fn add_all(
                 // It was truncated.
                 return Ok(at);
             }
-            found = read(file, at, end).await.asked(asked)?;
+            found = reads.beside(read(file, at, end)).await.asked(asked)?;
         }
         drop(permit);
         next = next.max(at);

@@ -7,8 +7,7 @@ use super::options::Sparse;
 use super::temporary::Temporary;
 use super::zeros;
 use crate::failure::{Asked, Failure, Result};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesOrdered;
+use crate::pipeline::Pipeline;
 use std::io::{IoSlice, Read};
 use std::ops::Range;
 use tokio::sync::SemaphorePermit;
@@ -73,7 +72,7 @@ pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>, source: &Attr) -> Res
     let mut size = pair.from.size();
     let mut depth = FIRST_DEPTH;
     let mut next = start;
-    let mut reads = FuturesOrdered::new();
+    let mut reads = Pipeline::new();
     loop {
         while next < size && reads.len() < depth {
             // Only the first chunk waits for a permit: a file with one in flight continues without
@@ -89,20 +88,20 @@ pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>, source: &Attr) -> Res
                     .asked(|| format!("copy {}", pair.from_shown))?,
             };
             let end = (next + CHUNK_BYTES).min(size);
-            reads.push_back(read(copier, pair, next, end, permit));
+            reads.push(read(copier, pair, next, end, permit));
             next = end;
         }
         let Some((end, found, permit)) = reads.next().await else { break };
         let before = sink.data_bytes;
         let mut found = found?;
         loop {
-            sink.take(&found, size).await?;
+            reads.beside(sink.take(&found, size)).await?;
             if sink.at >= end || found.eof {
                 break;
             }
             // A short read: read the rest of the chunk again.
             let at = sink.at;
-            found = read_once(copier, pair, at, end).await?;
+            found = reads.beside(read_once(copier, pair, at, end)).await?;
             if found.segments.is_empty() && !found.eof {
                 return Err(Error::Io).asked(|| format!("read {}", pair.from_shown));
             }
@@ -122,7 +121,7 @@ pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>, source: &Attr) -> Res
             && sink.at - durable >= every
         {
             durable = sink.at - sink.at % PAGE_SIZE as u64;
-            make_durable(pair, temporary, durable).await?;
+            reads.beside(make_durable(pair, temporary, durable)).await?;
         }
     }
     finish(copier, pair.target(), size, sink.digest.take()).await?;

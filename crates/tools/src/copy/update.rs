@@ -24,8 +24,7 @@ use super::temporary::Temporary;
 use super::{mirror, source, zeros};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesOrdered;
+use crate::pipeline::Pipeline;
 use std::ops::Range;
 use tokio::sync::SemaphorePermit;
 use weir_base::PAGE_SIZE;
@@ -206,7 +205,7 @@ async fn compare(writer: &mut Writer<'_>, file: &File, may_write: bool) -> Resul
     let old_size = writer.before.size;
     let asked = || format!("read {from}");
     let (mut at, mut next) = (0, 0);
-    let mut reads = FuturesOrdered::new();
+    let mut reads = Pipeline::new();
     loop {
         while next < size && reads.len() < DEPTH {
             // Each chunk is in memory twice, or in pinned pages. Only the first one waits, as in
@@ -222,7 +221,7 @@ async fn compare(writer: &mut Writer<'_>, file: &File, may_write: bool) -> Resul
             let range = next..(next + CHUNK_BYTES).min(size);
             next = range.end;
             let old = writer.old;
-            reads.push_back(async move {
+            reads.push(async move {
                 let old_range = range.start..range.end.min(old_size);
                 let read_old = async {
                     match old_range.is_empty() {
@@ -245,7 +244,7 @@ async fn compare(writer: &mut Writer<'_>, file: &File, may_write: bool) -> Resul
         };
         let old = old.asked(|| format!("read {to}"))?;
         add(&copier.tally.read_bytes, new.data_bytes);
-        copier.rate.admit(new.data_bytes).await;
+        reads.beside(copier.rate.admit(new.data_bytes)).await;
         let old_hole = old.as_ref().map_or(Some(u64::MAX), |old| old.hole_end);
         if let (Some(a), Some(b)) = (new.hole_end, old_hole) {
             // Whole chunks, as those read ahead are.
@@ -268,7 +267,9 @@ async fn compare(writer: &mut Writer<'_>, file: &File, may_write: bool) -> Resul
                 return Ok(Compared::Differs);
             }
             differing += (run.end - run.start) as u64;
-            if !writer.write(range.start + run.start as u64, &new[run]).await? {
+            let written =
+                reads.beside(writer.write(range.start + run.start as u64, &new[run])).await?;
+            if !written {
                 return Ok(Compared::Differs);
             }
         }
