@@ -2,7 +2,7 @@
 //!
 //! A future makes progress only when its task polls it. A read that is first in a queue, for memory or
 //! for a turn of a connection, and is not polled while the task awaits a write, keeps the write waiting
-//! behind it. So whoever has reads in flight awaits everything else through [`Pipeline::beside`].
+//! behind it. So a task with reads in flight awaits everything else through [`Pipeline::beside`].
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
