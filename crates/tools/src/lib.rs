@@ -51,6 +51,7 @@ pub mod copy;
 pub mod failure;
 pub mod glob;
 pub mod kernel_cache;
+pub mod known;
 mod listing;
 pub mod local_files;
 pub mod location;

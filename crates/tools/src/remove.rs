@@ -29,8 +29,20 @@ pub enum Event<'a> {
 /// Removes a file or tree, with many calls in flight. Calls `report` for each file that it has removed, or
 /// cannot remove; returns whether none is left.
 pub async fn remove(place: Place, attr: Attr, report: impl FnMut(Event<'_>)) -> bool {
+    remove_known(place, attr, |_| true, report).await
+}
+
+/// Removes those files of a tree that are `known` by their attributes as listed now; others stay and are
+/// reported, and so do the directories above them. Otherwise like [`remove`].
+pub async fn remove_known(
+    place: Place,
+    attr: Attr,
+    known: impl Fn(&Attr) -> bool,
+    report: impl FnMut(Event<'_>),
+) -> bool {
     let mut removal = Removal {
         report,
+        known,
         calls: Vec::new(),
         lists: Vec::new(),
         listed: 0,
@@ -62,8 +74,10 @@ const LISTED_AT_ONCE: usize = 4;
 type DirNumber = usize;
 
 /// A tree that is being removed.
-struct Removal<R> {
+struct Removal<K, R> {
     report: R,
+    /// Whether a file with these attributes may go.
+    known: K,
     /// Names to remove; they go first.
     calls: Vec<Step>,
     /// Directories to list, those found last first.
@@ -159,8 +173,14 @@ async fn rmdir(place: &Place) -> weir_vfs::Result<()> {
     place.fs.rmdir(&Caller::Own, place.dir.entry(name)).await
 }
 
-impl<R: FnMut(Event<'_>)> Removal<R> {
+impl<K: Fn(&Attr) -> bool, R: FnMut(Event<'_>)> Removal<K, R> {
     fn found(&mut self, place: Place, attr: &Attr, above: Option<DirNumber>) {
+        if !(self.known)(attr) {
+            let failure =
+                Failure::new(format!("remove {}", place.shown), "it was changed meanwhile");
+            self.removed(&place, above, Some(failure.advice("it stays as it is")));
+            return;
+        }
         match attr.kind {
             FileKind::Directory => self.lists.push(Step::List { place, id: attr.id, above }),
             _ => self.calls.push(Step::Unlink { place, above }),

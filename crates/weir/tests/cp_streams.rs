@@ -4,6 +4,7 @@ mod common;
 
 use common::{Server, blocks, fail, scratch, sparse, text, weir};
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -103,9 +104,51 @@ fn block_devices_are_written_over_and_read() {
     let output = weir(["cp", path, &server.url("back", "vers=4.2")]).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     assert!(fs::read(export.join("back")).unwrap() == on_device);
+    // A device exists, and takes one source.
+    let output = weir(["cp", "-n"]).arg(export.join("image")).arg(path).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let image = export.join("image").to_str().unwrap().to_owned();
+    for args in [["cp", &image, &image, path], ["cp", "-t", path, &image]] {
+        assert!(fail(1, args).contains("takes one source"), "{args:?}");
+    }
+    assert!(fs::read(&device.0).unwrap() == on_device);
     // What does not fit is not begun.
     File::create(export.join("large")).unwrap().set_len(9 * MIB).unwrap();
     let says = fail(1, ["cp", &server.url("large", "vers=4.2"), path]);
     assert!(says.contains("it has 8388608 bytes"), "{says}");
     assert!(fs::read(&device.0).unwrap() == on_device);
+}
+
+#[test]
+fn a_stream_replaces_nothing_that_is_to_stay() {
+    let dir = scratch();
+    let file = dir.path().join("existing");
+    fs::write(&file, "existing").unwrap();
+    for (option, answer) in [("--dry-run", ""), ("-n", ""), ("-i", "n\n")] {
+        let mut command = weir(["cp", option]);
+        // A named pipe, so that -i reads its answer from standard input.
+        let pipe = dir.path().join("pipe");
+        let _ = fs::remove_file(&pipe);
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        // Ends when the command has opened the pipe, whether it reads it or not.
+        let writer = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::write(pipe, "new")
+        });
+        let mut child = command
+            .arg(&pipe)
+            .arg(&file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(answer.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let _ = writer.join().unwrap();
+        assert!(output.status.success(), "{option}: {}", text(&output));
+        assert_eq!(fs::read(&file).unwrap(), b"existing", "{option}");
+    }
+    let output = weir(["cp", "--dry-run"]).arg(&file).arg("-").output().unwrap();
+    assert!(output.status.success() && output.stdout.is_empty());
 }

@@ -46,3 +46,42 @@ fn hard_and_symbolic_links() {
     let says = fail(1, ["ln", &local("file"), &server.url("other", "vers=4.2")]);
     assert!(says.contains("on another file system"), "{says}");
 }
+
+#[test]
+fn a_link_that_cannot_be_made_replaces_nothing() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir_all(export.join("d")).unwrap();
+    fs::create_dir(dir.path().join("elsewhere")).unwrap();
+    fs::write(dir.path().join("elsewhere/file"), "x").unwrap();
+    fs::write(export.join("important"), "content").unwrap();
+    fs::write(export.join("file"), "file").unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    let local = |path: &str| export.join(path).to_str().unwrap().to_owned();
+    let remote = |path: &str| server.url(path, "vers=4.2");
+    let elsewhere = dir.path().join("elsewhere/file").to_str().unwrap().to_owned();
+    let long = "x".repeat(5000);
+    let names = || {
+        let mut names: Vec<_> =
+            fs::read_dir(&export).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    for args in [
+        ["-f", &local("typo"), &local("important")],
+        ["-f", &local("d"), &local("important")],
+        ["-f", &remote("typo"), &remote("important")],
+        ["-f", &elsewhere, &remote("important")],
+        ["-sf", &long, &local("important")],
+        ["-sf", &long, &remote("important")],
+    ] {
+        fail(1, [&["ln"][..], &args].concat());
+        assert_eq!(fs::read(export.join("important")).unwrap(), b"content", "{args:?}");
+        assert_eq!(names(), before, "{args:?}");
+    }
+    // Between directories, which the kernel links.
+    run(["ln", "-f", &elsewhere, &local("important")]);
+    assert_eq!(fs::read(export.join("important")).unwrap(), b"x");
+    assert_eq!(names(), before);
+}

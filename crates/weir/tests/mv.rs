@@ -145,3 +145,70 @@ fn a_source_that_cannot_be_copied_whole_stays() {
     assert!(says.contains("the source stays as it is"), "{says}");
     assert_eq!(fs::read(dir.path().join("tree/a")).unwrap(), b"a");
 }
+
+/// The same file has another file system number at a server.
+#[test]
+fn a_file_is_not_moved_onto_itself_through_a_server() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir_all(export.join("empty")).unwrap();
+    fs::write(export.join("file"), "the only copy").unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    let path = |name: &str| export.join(name).to_str().unwrap().to_owned();
+    for version in ["vers=3", "vers=4.2"] {
+        for name in ["file", "empty"] {
+            for (from, to) in [
+                (path(name), server.url(name, version)),
+                (server.url(name, version), path(name)),
+                (path(name), server.url("", version)),
+            ] {
+                let says = fail(1, ["mv", &from, &to]);
+                let is_refused = says.contains("same file") || says.contains("inside of it");
+                assert!(is_refused, "{from} {to}: {says}");
+                assert!(export.join("empty").is_dir());
+                assert_eq!(fs::read(export.join("file")).unwrap(), b"the only copy");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_link_at_another_file_system_is_replaced_itself() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    fs::write(export.join("precious"), "precious").unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    for (link, target) in [("current", "precious"), ("dangling", "nowhere")] {
+        symlink(target, export.join(link)).unwrap();
+        let source = dir.path().join("new");
+        fs::write(&source, "new").unwrap();
+        run(["mv", source.to_str().unwrap(), &server.url(link, "vers=4.2")]);
+        assert!(export.join(link).symlink_metadata().unwrap().is_file(), "{link}");
+        assert_eq!(fs::read(export.join(link)).unwrap(), b"new");
+        assert!(!source.exists());
+    }
+    assert_eq!(fs::read(export.join("precious")).unwrap(), b"precious");
+    assert!(!export.join("nowhere").exists());
+}
+
+#[test]
+fn of_two_names_of_one_file_the_source_goes() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    let local = |name: &str| export.join(name).to_str().unwrap().to_owned();
+    let remote = |name: &str| server.url(name, "vers=4.2");
+    let ends: [&dyn Fn(&str) -> String; 2] = [&local, &remote];
+    for end in ends {
+        fs::write(export.join("a"), "x").unwrap();
+        fs::hard_link(export.join("a"), export.join("b")).unwrap();
+        assert!(fail(1, ["mv", &end("a"), &end("a")]).contains("same file"));
+        assert!(export.join("a").exists());
+        run(["mv", &end("a"), &end("b")]);
+        assert!(!export.join("a").exists());
+        assert_eq!(fs::read(export.join("b")).unwrap(), b"x");
+        fs::remove_file(export.join("b")).unwrap();
+    }
+}

@@ -35,6 +35,7 @@ mod update;
 pub mod zeros;
 
 pub use copier::Copier;
+use copier::add;
 pub(crate) use mirror::below;
 pub use mirror::{Filter, Mirror};
 pub use options::{Options, Overwrite, Reflink, Sparse};
@@ -77,6 +78,14 @@ impl Copier {
         stream: std::fs::File,
         to: &Place,
     ) {
+        if to.attr.is_some() && self.stays(&to.shown) {
+            add(&self.tally.kept, 1);
+            return;
+        }
+        if self.options.dry_run {
+            self.progress.made(from_shown, &to.shown);
+            return;
+        }
         let done = tokio::select! {
             done = file::copy_stream(self, (from_shown, stream), to) => done,
             () = self.interrupted() => Ok(()),
@@ -85,6 +94,13 @@ impl Copier {
             self.fail(failure);
         }
         self.end(&to.fs).await;
+    }
+
+    /// Whether a file or device that exists is not to be replaced by a stream. A stream is newer than any
+    /// file.
+    fn stays(&self, shown: &str) -> bool {
+        let is_asked = || self.options.asks && !self.progress.may_replace(shown);
+        self.options.overwrite == Overwrite::Keep || is_asked()
     }
 
     /// Makes the names durable, or removes what an interrupted copy left.

@@ -7,7 +7,7 @@ use crate::ended::Ended;
 use crate::output::{print, print_json, say, umask};
 use bar::{Bar, in_a_line, progress_bar};
 use indicatif::ProgressBar;
-use plan::{Ends, plan};
+use plan::{Ends, Target, plan};
 use signals::{end_by_signals, say_what_is_left};
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -198,6 +198,9 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             _ => None,
         };
         if is_dash(&ends.to.location) {
+            if options.dry_run {
+                return Ok(Ended::Done);
+            }
             return match ends.sources {
                 [source] if stream.is_none() => {
                     cat::to_output(mounts, &source.location, options.flags).await
@@ -206,6 +209,10 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             };
         }
         let device = device(&ends.to.location);
+        if device.is_some() && (ends.sources.len() != 1 || ends.target == Target::Directory) {
+            let asked = format!("copy to {}", ends.to.location);
+            return Err(Failure::new(asked, "it is a block device, which takes one source"));
+        }
         let is_plain = stream.is_none() && device.is_none();
         let (plan, failures) = match is_plain {
             true => plan(mounts, &ends, &options).await.map(|(plan, f)| (Some(plan), f))?,

@@ -3,13 +3,17 @@
 use super::{Report, with_mounts};
 use crate::arguments::{JsonArgs, MountArgs, location};
 use crate::ended::Ended;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts, Place};
 use weir_tools::text::shown;
-use weir_vfs::{Caller, Error, FileKind, SetAttr};
+use weir_vfs::{Caller, Error, FileKind, RenameFlags, SetAttr};
 
 /// Give a file another name, or make a symbolic link
 #[derive(clap::Args)]
@@ -93,6 +97,12 @@ async fn make(mounts: &mut Mounts, args: &Args) -> Result<Place> {
         };
     }
     let name = place.name.clone().ok_or(Error::Exists).asked(asked)?;
+    // Before anything is changed.
+    let linked = match &source {
+        None => None,
+        Some((from, _)) => Some((from, from.existing("link")?)),
+    };
+    let is_replaced = place.attr.is_some();
     match &place.attr {
         Some(there) if there.kind == FileKind::Directory => {
             return Err(Error::IsDirectory).asked(asked);
@@ -108,38 +118,52 @@ async fn make(mounts: &mut Mounts, args: &Args) -> Result<Place> {
             {
                 return Err(Failure::new(asked(), "both are the same file"));
             }
-            place.fs.unlink(&Caller::Own, place.dir.entry(&name)).await.asked(asked)?;
         }
         None => {}
     }
-    let made = match &source {
+    // A link that replaces a file is made under another name first, so that the file stays if the link
+    // cannot be made.
+    let made_as = match is_replaced {
+        true => format!(".weir-ln-{:016x}", RandomState::new().hash_one(&name)).into_bytes(),
+        false => name.clone(),
+    };
+    match linked {
         None => {
             let (target, set) = (args.target.as_bytes(), SetAttr::default());
-            place.fs.symlink(&Caller::Own, place.dir.entry(&name).with(&set), target).await
+            let made = place.dir.entry(&made_as);
+            place.fs.symlink(&Caller::Own, made.with(&set), target).await.map(drop).asked(asked)?;
         }
-        Some((from, _)) => {
-            let attr = from.existing("link")?;
-            if !std::sync::Arc::ptr_eq(from.fs.store(), place.fs.store()) {
-                link_locally(args).asked(asked)?;
-                return Ok(place);
-            }
-            place.fs.link(&Caller::Own, attr.id, place.dir.entry(&name)).await
+        Some((from, _)) if !Arc::ptr_eq(from.fs.store(), place.fs.store()) => {
+            link_locally(args, &made_as).asked(asked)?;
         }
-    };
-    made.map(drop).asked(asked)?;
+        Some((_, attr)) => {
+            let made = place.dir.entry(&made_as);
+            place.fs.link(&Caller::Own, attr.id, made).await.map(drop).asked(asked)?;
+        }
+    }
+    if is_replaced {
+        let (made, to) = (place.dir.entry(&made_as), place.dir.entry(&name));
+        let renamed = place.fs.rename(&Caller::Own, made, to, RenameFlags::Replace).await;
+        if renamed.is_err() {
+            // What failed first is reported.
+            let _ = place.fs.unlink(&Caller::Own, place.dir.entry(&made_as)).await;
+        }
+        renamed.asked(asked)?;
+    }
     Ok(place)
 }
 
-/// The kernel links local files of different directories.
-fn link_locally(args: &Args) -> std::io::Result<()> {
+/// The kernel links local files of different directories; the new link is called `name`.
+fn link_locally(args: &Args, name: &[u8]) -> io::Result<()> {
     match &args.link {
         Location::Local(link) => {
-            let into = |link: &std::path::Path| match std::path::Path::new(&args.target).file_name()
-            {
-                Some(name) if !args.no_target_directory && link.is_dir() => link.join(name),
-                _ => link.to_path_buf(),
+            let dir = match link.is_dir() && !args.no_target_directory {
+                true => link.as_path(),
+                false => link.parent().unwrap_or(Path::new("/")),
             };
-            std::fs::hard_link(&args.target, into(link))
+            // A relative name without a directory is in the current one.
+            let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+            std::fs::hard_link(&args.target, dir.join(OsStr::from_bytes(name)))
         }
         Location::Nfs(_) => Err(rustix::io::Errno::XDEV.into()),
     }

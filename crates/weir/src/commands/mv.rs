@@ -8,15 +8,18 @@ use crate::cli::too_few;
 use crate::ended::Ended;
 use crate::output::{complain, confirm, say, umask};
 use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 use weir_client::NfsUrl;
-use weir_tools::copy::{Copier, Options, Progress};
+use weir_tools::copy::{Copier, Options, Progress, source};
 use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::known::Known;
 use weir_tools::location::{Location, Written};
 use weir_tools::mounts::{Links, Mounts, Place};
-use weir_tools::remove::{Event, remove};
+use weir_tools::remove::{Event, remove_known};
 use weir_vfs::{Caller, Error, FileKind, RenameFlags};
 
 /// Rename or move files and directories
@@ -71,6 +74,8 @@ enum Moved {
     Not,
     /// A rename cannot move it.
     Elsewhere,
+    /// A signal asked to stop.
+    Interrupted,
 }
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
@@ -95,6 +100,11 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
                     report.done(to.clone(), || format!("{} -> {to}", source.location));
                 }
                 Ok(Moved::Not | Moved::Elsewhere) => {}
+                Ok(Moved::Interrupted) => {
+                    report.failed(&Failure::new(one.asked(), "interrupted"));
+                    report.end()?;
+                    return Ok(Ended::Interrupted);
+                }
                 Err(failure) => report.failed(&failure),
             }
         }
@@ -150,11 +160,24 @@ impl One<'_> {
         };
         let source = fs::symlink_metadata(from).asked(|| self.asked())?;
         let shown = Location::Local(to.clone()).to_string();
-        if let Ok(there) = fs::symlink_metadata(&to)
+        let there = fs::symlink_metadata(&to);
+        let is_same = |there: &fs::Metadata| {
+            (source.dev(), source.ino()) == (there.dev(), there.ino()) && source.nlink() > 1
+        };
+        let is_link = !source.is_dir() && there.as_ref().is_ok_and(is_same);
+        if let Ok(there) = &there
             && let (Ok(source), Ok(there)) = (source.modified(), there.modified())
             && self.stays(source, there, &shown)
         {
             return Ok(Moved::Not);
+        }
+        if is_link && !self.args.no_clobber {
+            // rename(2) does nothing for two names of one file.
+            if entry_of(from).asked(|| self.asked())? == entry_of(&to).asked(|| self.asked())? {
+                return Err(Failure::new(self.asked(), "both are the same file"));
+            }
+            fs::remove_file(from).asked(|| self.asked())?;
+            return Ok(Moved::To(shown));
         }
         match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, &to, flags) {
             Err(rustix::io::Errno::XDEV) => Ok(Moved::Elsewhere),
@@ -186,6 +209,17 @@ impl One<'_> {
         let (Some(old), Some(new)) = (&source.name, &target.name) else {
             return Err(Failure::new(asked(), "a root cannot be moved"));
         };
+        let is_link = target.attr.as_ref().is_some_and(|there| there.id == attr.id)
+            && attr.kind != FileKind::Directory
+            && attr.nlink > 1;
+        if is_link && !self.args.no_clobber {
+            // A rename does nothing for two names of one file (RFC 8881 section 18.26.3).
+            if (source.dir, old) == (target.dir, new) {
+                return Err(Failure::new(asked(), "both are the same file"));
+            }
+            source.fs.unlink(&Caller::Own, source.dir.entry(old)).await.asked(asked)?;
+            return Ok(Moved::To(target.shown));
+        }
         let renamed = source.fs.rename(
             &Caller::Own,
             source.dir.entry(old),
@@ -251,9 +285,17 @@ impl One<'_> {
             },
             ..Options::default()
         };
-        let to = mounts.place(&self.ends.to.location, Links::Follow).await?;
-        let into = to.attr.clone().filter(|attr| attr.kind == FileKind::Directory);
-        let into = into.filter(|_| self.ends.target != Target::Name);
+        let led = match self.ends.target {
+            Target::Name => None,
+            _ => mounts.place(&self.ends.to.location, Links::Follow).await.ok(),
+        };
+        let into = led.as_ref().and_then(|led| led.attr.clone());
+        let into = into.filter(|attr| attr.kind == FileKind::Directory);
+        // A link to a directory stands for the directory, as in mv(1); any other link is replaced itself.
+        let to = match led.filter(|_| into.is_some()) {
+            Some(led) => led,
+            None => mounts.place(&self.ends.to.location, Links::Stay).await?,
+        };
         let (from, to) =
             pair(mounts, self.from, &self.ends.to.location, &to, into.as_ref(), &options).await?;
         let attr = from.existing("move")?.clone();
@@ -261,6 +303,9 @@ impl One<'_> {
             return Err(Failure::new(asked(), "a root cannot be moved"));
         }
         if let Some(there) = &to.attr {
+            if source::is_same(&attr, there) {
+                return Err(Failure::new(asked(), "both are the same file"));
+            }
             let is_directory = attr.kind == FileKind::Directory;
             if self.args.no_clobber {
                 return Err(Error::Exists).asked(asked);
@@ -276,6 +321,7 @@ impl One<'_> {
                 (true, true) => return Err(Error::NotEmpty).asked(asked),
             }
         }
+        let known = Known::of(from.clone(), attr).await?;
         let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), Failures));
         end_by_signals(&copier);
         let store = to.fs.clone();
@@ -285,19 +331,24 @@ impl One<'_> {
         }
         if copier.is_interrupted() {
             say_what_is_left(&copier);
-            return Err(Failure::new(asked(), "interrupted"));
+            return Ok(Moved::Interrupted);
         }
         let summary = copier.summary(std::time::Duration::ZERO, 0);
         if copier.failed() || summary.kept > 0 {
             let failure = Failure::new(asked(), "not all of it could be copied");
             return Err(failure.advice("the source stays as it is"));
         }
-        self.remove_source(mounts, report).await?;
+        self.remove_source(mounts, &known, report).await?;
         Ok(Moved::To(to.shown))
     }
 
-    /// Removes a source that was copied.
-    async fn remove_source(&self, mounts: &mut Mounts, report: &mut Report) -> Result<()> {
+    /// Removes what was copied of a source. What is new or changed since then stays.
+    async fn remove_source(
+        &self,
+        mounts: &mut Mounts,
+        known: &Known,
+        report: &mut Report,
+    ) -> Result<()> {
         let remove_asked = || format!("remove {} after it was copied", self.from);
         let (Some(above), Some(name)) = (self.from.parent(), self.from.name()) else {
             return Err(Failure::new(remove_asked(), "it has no name"));
@@ -306,14 +357,23 @@ impl One<'_> {
         let id = above.existing("find")?.id;
         let attr = above.fs.lookup(&Caller::Own, id.entry(&name)).await.asked(remove_asked)?;
         let place = above.child(id, &name, Some(attr.clone()));
-        remove(place, attr, |event| {
+        let report = |event: Event<'_>| {
             if let Event::Failed(failure) = event {
                 report.failed(&failure);
             }
-        })
-        .await;
-        Ok(())
+        };
+        match remove_known(place, attr, |attr| known.has(attr), report).await {
+            true => Ok(()),
+            false => Err(Failure::new(self.asked(), "not all of the source was removed")),
+        }
     }
+}
+
+/// The directory of a name, without symbolic links, and the name.
+fn entry_of(path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    Ok(above.unwrap_or(Path::new(".")).canonicalize()?.join(name))
 }
 
 /// Says what fails.
