@@ -90,9 +90,16 @@ fn a_file_is_checked_without_serving() {
     };
     let said = run(check(&[]));
     assert!(said.contains("budget    64.00 MiB"), "{said}");
+    assert!(said.contains("limits    connections 16384\n"), "{said}");
     assert!(said.contains("read-only, root is root, cached\n"), "{said}");
     let said = json(check(&["--json"]));
     assert_eq!(said["exports"][1]["cache"], "uncached");
+    assert_eq!(said["limits"]["delegations"], 8192);
+    setup.write("delegations = false\n[limits]\nopens = 1000\nreply_bytes = \"1G\"", &[("a", "")]);
+    let said = json(check(&["--json"]));
+    assert_eq!(said["limits"]["opens"], 1000);
+    assert_eq!(said["limits"]["delegations"], 0, "they are off");
+    assert!(run(check(&[])).contains("          reply_bytes 1.00 GiB\n"));
     assert!(!setup.path("state").exists(), "nothing was begun");
 
     setup.write("", &[("a", ""), ("gone", "")]);

@@ -7,7 +7,8 @@ use std::time::Duration;
 pub struct Limits {
     /// The lease time.
     pub lease: Duration,
-    /// How long state of a silent client is kept if no other client needs what it holds.
+    /// How long state of a silent client is kept if no other client needs what it holds; not
+    /// shorter than the lease.
     pub courtesy: Duration,
     /// Client records. An address may use as many as it leaves free.
     pub clients: usize,

@@ -456,8 +456,10 @@ impl<F: Clone> State<F> {
             .iter()
             .filter(|c| {
                 let silent = now.saturating_sub(c.renewed);
-                let keeps =
-                    if c.states.is_empty() { self.limits.lease * 2 } else { self.limits.courtesy };
+                let keeps = match c.states.is_empty() {
+                    true => self.limits.lease * 2,
+                    false => self.limits.courtesy.max(self.limits.lease),
+                };
                 c.confirmed && c.calls == 0 && silent > keeps
             })
             .map(|c| c.id)

@@ -198,6 +198,18 @@ fn a_silent_client_without_conflicts_is_forgotten_after_the_courtesy() {
 }
 
 #[test]
+fn a_courtesy_shorter_than_the_lease_does_not_shorten_the_lease() {
+    let limits = Limits { courtesy: Duration::ZERO, ..Limits::default() };
+    let mut state = State::new(Ids::new(1, [7; 32]), limits, Grace::default());
+    let a = ready(&mut state, "a", T0);
+    state.open(request(a, READ), T0).unwrap();
+    state.sweep(LEASE);
+    assert_eq!(state.counts(), (1, 0));
+    state.sweep(LEASE + Duration::from_secs(1));
+    assert_eq!(state.counts(), (0, 0));
+}
+
+#[test]
 fn confirming_a_restarted_client_frees_its_earlier_state() {
     let mut state = state_after(&[]);
     let a = ready(&mut state, "a", T0);

@@ -4,6 +4,7 @@
 //! 2. Reading the file checks its directories, so that a missing one is an error before anything
 //!    changes.
 
+use super::limits::LimitsTable;
 use super::problem::Problem;
 use super::{Bind, CacheArg, DurabilityArg, ExportSettings, NOBODY, Settings, SquashArg};
 use serde::de::{Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
@@ -67,12 +68,13 @@ pub(crate) fn readable(dir: &Path) -> std::io::Result<()> {
 
 /// The settings in a text, and the place of each export's directory in it.
 fn parse(text: &str) -> std::result::Result<(Settings, Vec<Range<usize>>), Problem> {
-    let File { server, exports } = toml::from_str(text)?;
+    let File { server, limits, exports } = toml::from_str(text)?;
     if exports.is_empty() {
         return Err(Problem::of_all("there is no export")
             .advice("add an [[export]] with the path of a directory"));
     }
     let mut settings = server.settings()?;
+    settings.limits = limits.settings()?;
     let (mut names, mut places) = (Vec::new(), Vec::new());
     for export in exports {
         let place = export.path.span();
@@ -104,6 +106,8 @@ fn parse(text: &str) -> std::result::Result<(Settings, Vec<Range<usize>>), Probl
 struct File {
     #[serde(default)]
     server: Server,
+    #[serde(default)]
+    limits: LimitsTable,
     #[serde(default, rename = "export")]
     exports: Vec<Export>,
 }
@@ -242,6 +246,7 @@ impl Server {
                 auth_none: self.auth_none.unwrap_or(default.admission.auth_none),
                 manage_gids: self.manage_gids.unwrap_or(default.admission.manage_gids),
             },
+            limits: default.limits,
             exports: Vec::new(),
         })
     }
@@ -285,7 +290,7 @@ fn whole_path(path: Spanned<PathBuf>) -> std::result::Result<PathBuf, Problem> {
 }
 
 /// A value that the file writes as a string.
-struct Text<T>(T);
+pub(super) struct Text<T>(pub(super) T);
 
 impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Text<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -426,7 +431,7 @@ impl<'de> Deserialize<'de> for Version {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     #[test]
@@ -443,14 +448,14 @@ mod tests {
         }
     }
 
-    fn settings(text: &str) -> Settings {
+    pub(crate) fn settings(text: &str) -> Settings {
         match parse(text) {
             Ok((settings, _)) => settings,
             Err(problem) => panic!("{}", problem.tell(Path::new("t"), text)),
         }
     }
 
-    fn refused(text: &str) -> String {
+    pub(crate) fn refused(text: &str) -> String {
         parse(text).unwrap_err().tell(Path::new("weir.toml"), text).to_string()
     }
 

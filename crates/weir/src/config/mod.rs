@@ -1,14 +1,17 @@
 //! The settings of `weir serve`: one type for the command line and the configuration file.
 //!
-//! - `file`: the configuration file and its errors. `bind`: addresses to listen on.
+//! - `file`: the configuration file and its errors. `limits`: its limits. `bind`: addresses to listen
+//!   on.
 //! - `problem`: an error in the file, with its place and the remedy.
 
 mod bind;
 mod file;
+mod limits;
 mod problem;
 
 pub(crate) use bind::Bind;
 pub(crate) use file::{LEASE_SECONDS, MAX_THREADS, load, readable};
+pub(crate) use limits::LimitSettings;
 
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -54,6 +57,8 @@ pub(crate) struct Settings {
     pub(crate) id_domain: Option<String>,
     /// Which callers to trust.
     pub(crate) admission: AdmissionOptions,
+    /// What peers may make the server hold.
+    pub(crate) limits: LimitSettings,
     /// The exports.
     pub(crate) exports: Vec<ExportSettings>,
 }
@@ -150,6 +155,7 @@ impl Default for Settings {
             metrics: None,
             id_domain: None,
             admission: AdmissionOptions::default(),
+            limits: LimitSettings::default(),
             exports: Vec::new(),
         }
     }

@@ -1,7 +1,7 @@
 //! The output at start: exports, mount commands, and warnings.
 
 use super::listen::NFS_PORT;
-use crate::config::{CacheArg, DurabilityArg, ExportSettings, Settings, SquashArg};
+use crate::config::{CacheArg, DurabilityArg, ExportSettings, LimitSettings, Settings, SquashArg};
 use crate::output::{print, print_json, text_and_hex};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
@@ -9,8 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use weir_server::AdmissionOptions;
 use weir_server::export::{ClientAccess, ClientRule};
+use weir_server::{AdmissionOptions, ServerConfig};
 use weir_tools::failure::Result;
 use weir_tools::text::size_text;
 
@@ -96,6 +96,10 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
             "secure": settings.admission.secure,
             "auth_none": settings.admission.auth_none,
             "manage_gids": settings.admission.manage_gids,
+            "limits": limits(settings)
+                .into_iter()
+                .map(|(key, value, _)| (key.to_owned(), value.into()))
+                .collect::<serde_json::Map<_, _>>(),
             "exports": settings.exports.iter().map(export_json).collect::<Vec<_>>(),
         }))?;
         return Ok(());
@@ -123,6 +127,10 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
         believes = believes(settings.admission),
         rpcbind = if settings.rpcbind { "registered" } else { "not registered" },
     );
+    for (number, (key, _, value)) in limits(settings).into_iter().enumerate() {
+        let title = if number == 0 { "limits" } else { "" };
+        text.push_str(&format!("{title:10}{key} {value}\n"));
+    }
     for export in &settings.exports {
         text.push_str(&format!("export    {}\n", export_line(export)));
         for rule in &export.clients {
@@ -131,6 +139,16 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
     }
     print(text.as_bytes())?;
     Ok(())
+}
+
+/// Each limit: its key, its value, and that as a text.
+fn limits(settings: &Settings) -> Vec<(&'static str, u64, String)> {
+    let mut config = ServerConfig::new(Vec::new(), "");
+    settings.limits.apply(&mut config);
+    if !settings.delegations {
+        config.state.delegations = 0;
+    }
+    LimitSettings::of(&config)
 }
 
 fn believes(AdmissionOptions { secure, auth_none, manage_gids }: AdmissionOptions) -> String {

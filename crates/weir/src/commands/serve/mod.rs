@@ -259,6 +259,7 @@ fn settings(args: Args) -> Result<Settings> {
             auth_none: !server.refuse_auth_none,
             manage_gids: server.manage_gids,
         },
+        limits: default.limits,
         exports: vec![ExportSettings {
             dir,
             name: "/".into(),

@@ -75,6 +75,7 @@ async fn serve(
         .asked(|| "listen".into())?;
     let mut stores = Stores::new(settings.budget_bytes(), state_dir)?;
     let mut server = ServerConfig::new(stores.exports(&settings)?, state_dir);
+    settings.limits.apply(&mut server);
     server.state.lease = settings.lease;
     server.grace = settings.lease;
     if !settings.delegations {
@@ -269,7 +270,7 @@ impl Reloads {
                 })*
             };
         }
-        keep!(listen threads versions state_dir rpcbind delegations delegated_times retry_journal metrics id_domain);
+        keep!(listen threads versions state_dir rpcbind delegations delegated_times retry_journal metrics id_domain limits);
     }
 }
 
