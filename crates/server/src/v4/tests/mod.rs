@@ -19,6 +19,7 @@ mod interleavings;
 mod locks;
 mod memory;
 mod metrics;
+mod permissions;
 mod recovery;
 mod retries;
 mod sparse;
