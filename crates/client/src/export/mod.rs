@@ -113,6 +113,11 @@ impl Export {
         &self.nfs
     }
 
+    /// The URL of the export, without options.
+    pub fn url(&self) -> &str {
+        &self.shown
+    }
+
     /// Returns the state that the server holds for this mount; operations fail from then on. Dropping
     /// the export does this in the background, which a program that exits may not complete.
     pub async fn close(self) {
