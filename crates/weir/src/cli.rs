@@ -58,7 +58,6 @@ enum Command {
     Bench(bench::Args),
     Check(check::Args),
     Completions(completions::Args),
-    #[command(hide = true)]
     Man(man::Args),
 }
 

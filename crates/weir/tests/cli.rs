@@ -40,6 +40,17 @@ fn packagers_get_manual_pages_and_completions() {
     run(["man".as_ref(), dir.path().as_os_str()]);
     let page = std::fs::read_to_string(dir.path().join("weir-cp.1")).unwrap();
     assert!(page.contains("Examples"), "{page}");
+    assert!(run(["help"]).contains("manual pages"));
+    // An installed program knows where its pages belong.
+    let bin = dir.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let program = bin.join("weir");
+    std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).unwrap();
+    let installed =
+        std::process::Command::new(&program).args(["man", "--install"]).output().unwrap();
+    assert!(installed.status.success(), "{installed:?}");
+    assert!(dir.path().join("share/man/man1/weir-cp.1").exists());
+    assert!(fail(1, ["man", "--install"]).contains("name a directory"), "target/debug is no bin");
     for shell in ["bash", "zsh", "fish"] {
         assert!(run(["completions", shell]).contains("weir"));
     }
