@@ -9,6 +9,7 @@ use common::{blocks, sparse, text, weir};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 /// The files of a tree: path, type, size, mode, time, link count and target.
@@ -227,6 +228,74 @@ fn excluded_names_are_neither_copied_nor_removed() {
     run(args.into_iter().chain(["--delete-excluded"]));
     assert!(b.join("keep.o").exists() && !b.join("z.o").exists() && !b.join("gone").exists());
     assert!(fail(1, ["sync", "--exclude", "a[", at(&a), at(&b)]).contains("pattern a["));
+}
+
+#[test]
+fn a_directory_with_excluded_files_in_the_place_of_a_file_is_a_failure() {
+    let dir = scratch();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    fs::write(a.join("build"), "a file").unwrap();
+    fs::create_dir_all(b.join("build")).unwrap();
+    fs::write(b.join("build/x.o"), "").unwrap();
+    let args = ["sync", "--exclude", "*.o", at(&a), at(&b)];
+    let said = fail(1, args.into_iter().chain(["--delete"]));
+    assert!(said.contains("build") && said.contains("holds excluded files"), "{said}");
+    assert!(b.join("build/x.o").exists());
+    run(args.into_iter().chain(["--delete-excluded"]));
+    assert_eq!(fs::read(b.join("build")).unwrap(), b"a file");
+}
+
+#[test]
+fn a_dry_run_removes_no_directory_that_would_stay() {
+    let dir = scratch();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    fs::create_dir_all(b.join("old/sub")).unwrap();
+    fs::write(b.join("old/sub/x.o"), "").unwrap();
+    let args = ["sync", "--json", "--delete", "--exclude", "*.o", at(&a), at(&b)];
+    for option in [&["--dry-run"][..], &[]] {
+        assert_eq!(json(args.iter().chain(option))["removed"], 0, "{option:?}");
+        assert!(b.join("old/sub/x.o").exists());
+    }
+}
+
+#[test]
+fn a_link_of_equal_length_and_time_is_compared() {
+    let dir = scratch();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    let time = |path: &Path| {
+        let time = ["-h", "-d", "2020-01-01T00:00:00Z", at(path)];
+        assert!(Command::new("touch").args(time).status().unwrap().success());
+    };
+    fs::create_dir(&a).unwrap();
+    symlink("v1", a.join("current")).unwrap();
+    time(&a.join("current"));
+    run(["sync", at(&a), at(&b)]);
+    fs::remove_file(a.join("current")).unwrap();
+    symlink("v2", a.join("current")).unwrap();
+    time(&a.join("current"));
+    run(["sync", at(&a), at(&b)]);
+    assert_eq!(fs::read_link(b.join("current")).unwrap(), Path::new("v2"));
+}
+
+/// Attributes of one would become those of the other.
+#[test]
+fn files_that_are_no_longer_one_are_separated() {
+    let dir = scratch();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    fs::write(a.join("x"), "content").unwrap();
+    fs::hard_link(a.join("x"), a.join("y")).unwrap();
+    run(["sync", at(&a), at(&b)]);
+    assert_eq!(shape(&a), shape(&b));
+    // The same content and time, of another mode.
+    let copied = Command::new("cp").arg("-p").arg(a.join("y")).arg(a.join("t")).status();
+    assert!(copied.unwrap().success());
+    fs::rename(a.join("t"), a.join("y")).unwrap();
+    fs::set_permissions(a.join("y"), fs::Permissions::from_mode(0o600)).unwrap();
+    run(["sync", at(&a), at(&b)]);
+    assert_eq!(shape(&a), shape(&b));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! What a synchronization does before an entry is copied.
 
 use super::copier::{Copier, add};
-use super::mirror::Mirror;
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::text::kind_name;
@@ -35,6 +34,12 @@ pub(crate) async fn prepare(
             to.attr = None;
             Ok(true)
         }
+        (kind, FileKind::Directory) if mirror.is_removed.load(Ordering::Relaxed) => {
+            let asked = format!("write the {} {}", kind_name(kind), to.shown);
+            let failed = "it is a directory that holds excluded files";
+            let advice = "move them away, or use --delete-excluded";
+            Err(Failure::new(asked, failed).advice(advice))
+        }
         (_, FileKind::Directory) if mirror.deletes => {
             mirror.is_blocked.store(true, Ordering::Relaxed);
             Ok(false)
@@ -56,7 +61,7 @@ pub(crate) async fn prepare(
             Ok(true)
         }
         (kind, other) => {
-            let is_same = kind == other && is_like(mirror, (from, attr), (to, there)).await?;
+            let is_same = kind == other && is_like((from, attr), (to, there)).await?;
             if is_same {
                 add(&copier.tally.up_to_date, 1);
             }
@@ -66,18 +71,13 @@ pub(crate) async fn prepare(
 }
 
 /// Whether a link or special file is up to date.
-async fn is_like(
-    mirror: &Mirror,
-    (from, attr): (&Place, &Attr),
-    (to, there): (&Place, &Attr),
-) -> Result<bool> {
+async fn is_like((from, attr): (&Place, &Attr), (to, there): (&Place, &Attr)) -> Result<bool> {
     if attr.kind != FileKind::Symlink {
         let state = |attr: &Attr| (attr.rdev, attr.mode, attr.uid, attr.gid);
         return Ok(state(attr) == state(there));
     }
-    let is_same = (attr.size, attr.mtime) == (there.size, there.mtime);
-    if !is_same || !mirror.compares_content {
-        return Ok(is_same);
+    if (attr.size, attr.mtime) != (there.size, there.mtime) {
+        return Ok(false);
     }
     let read = async |place: &Place, id| {
         let target = place.fs.readlink(&Caller::Own, id).await;

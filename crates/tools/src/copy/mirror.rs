@@ -89,6 +89,8 @@ pub struct Mirror {
     pub(crate) paths: Mutex<HashMap<FileId, Vec<u8>>>,
     /// A file waits for a directory of its name to be removed.
     pub(crate) is_blocked: AtomicBool,
+    /// What could be removed is gone: a directory that is still there stays.
+    pub(crate) is_removed: AtomicBool,
 }
 
 impl Mirror {
@@ -101,6 +103,7 @@ impl Mirror {
             deletes,
             paths: Mutex::default(),
             is_blocked: AtomicBool::new(false),
+            is_removed: AtomicBool::new(false),
         }
     }
 
@@ -129,7 +132,14 @@ pub(crate) fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
 /// Whether the regular file at the destination needs no look: it is equal by size, time, mode and owner.
 pub(crate) fn is_done(mirror: &Mirror, source: &Attr, there: &Attr) -> bool {
     let state = |attr: &Attr| (attr.mode, attr.uid, attr.gid);
-    !mirror.compares_content && is_equal(source, there) && state(source) == state(there)
+    let is_like = is_equal(source, there) && state(source) == state(there);
+    !mirror.compares_content && is_like && !has_other_names(source, there)
+}
+
+/// Whether the file at the destination has names that the source does not have. Its attributes are those
+/// of other files, too, so it is written anew.
+pub(crate) fn has_other_names(source: &Attr, there: &Attr) -> bool {
+    there.nlink > source.nlink
 }
 
 /// Whether a regular file is equal by size and time.

@@ -48,6 +48,9 @@ pub(crate) async fn update(
     let Some(there) = to.attr.as_ref().filter(|there| there.kind == FileKind::Regular) else {
         return Ok(None);
     };
+    if mirror::has_other_names(&source.attr, there) {
+        return Ok(None);
+    }
     if !mirror.compares_content && mirror::is_equal(&source.attr, there) {
         keep(copier, source, to, there.id).await?;
         return Ok(Some(there.id));

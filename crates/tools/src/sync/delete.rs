@@ -23,6 +23,14 @@ struct Deletion<'a> {
     top: &'a Attr,
 }
 
+/// What became of a file or tree.
+struct Removed {
+    /// Something was removed.
+    is_changed: bool,
+    /// Nothing is left.
+    is_gone: bool,
+}
+
 /// Removes from the directory `to` what `from` does not have.
 ///
 /// # Errors
@@ -82,7 +90,7 @@ impl Deletion<'_> {
                 }
                 // A directory in the way of a file.
                 Some(_) if there.kind != FileKind::Directory => {}
-                _ => is_changed |= self.remove(place, there, path).await?,
+                _ => is_changed |= self.remove(place, there, path).await?.is_changed,
             }
         }
         if is_changed && !self.copier.options.dry_run && self.copier.options.preserve {
@@ -116,8 +124,8 @@ impl Deletion<'_> {
         Ok(same)
     }
 
-    /// Removes a file or tree, except for what is protected. Returns whether anything was removed.
-    async fn remove(&self, place: Place, attr: Attr, path: Vec<u8>) -> Result<bool> {
+    /// Removes a file or tree, except for what is protected.
+    async fn remove(&self, place: Place, attr: Attr, path: Vec<u8>) -> Result<Removed> {
         if is_same(&attr, self.top) {
             let failure = Failure::new(format!("remove {}", place.shown), "it is the source");
             return Err(failure.advice("choose a destination that does not contain the source"));
@@ -126,41 +134,55 @@ impl Deletion<'_> {
             && !self.deletes_excluded
             && !self.mirror.filter.is_empty();
         if holds_protected {
-            let mut is_changed = false;
-            let mut is_empty = true;
+            let mut all = Removed { is_changed: false, is_gone: true };
             for (child, attr) in place.children(attr.id).await? {
                 let path = below(&path, child.name.as_deref().unwrap_or_default());
                 if self.is_protected(&path, &attr) {
-                    is_empty = false;
+                    all.is_gone = false;
                     continue;
                 }
-                let is_directory = attr.kind == FileKind::Directory;
-                let id = attr.id;
-                is_changed |= Box::pin(self.remove(child.clone(), attr, path)).await?;
-                if is_directory && !self.copier.options.dry_run {
-                    let name = child.name.as_deref().unwrap_or_default();
-                    let left = child.fs.lookup(&Caller::Own, child.dir.entry(name)).await;
-                    is_empty &= !left.is_ok_and(|left| left.id == id);
-                }
+                let removed = Box::pin(self.remove(child, attr, path)).await?;
+                all.is_changed |= removed.is_changed;
+                all.is_gone &= removed.is_gone;
             }
-            if !is_empty {
-                return Ok(is_changed);
+            if all.is_gone {
+                // What others have put there since it was listed may be protected: it stays.
+                all.is_gone = self.remove_directory(&place).await;
+                all.is_changed |= all.is_gone;
             }
+            return Ok(all);
         }
-        self.remove_all(place, attr).await;
-        Ok(true)
+        let is_gone = self.remove_all(place, attr).await;
+        Ok(Removed { is_changed: true, is_gone })
     }
 
-    /// Removes a file or tree.
-    async fn remove_all(&self, place: Place, attr: Attr) {
+    /// Removes an empty directory; returns whether it is gone.
+    async fn remove_directory(&self, place: &Place) -> bool {
+        let name = place.name.as_deref().unwrap_or_default();
+        if !self.copier.options.dry_run {
+            match place.fs.rmdir(&Caller::Own, place.dir.entry(name)).await {
+                Ok(()) | Err(Error::NotFound) => {}
+                Err(error) => {
+                    self.copier.fail(Failure::of(format!("remove {}", place.shown), error));
+                    return false;
+                }
+            }
+        }
+        self.copier.removed(&place.shown);
+        true
+    }
+
+    /// Removes a file or tree; returns whether nothing of it is left.
+    async fn remove_all(&self, place: Place, attr: Attr) -> bool {
         let copier = self.copier;
         if copier.options.dry_run {
-            return copier.removed(&place.shown);
+            copier.removed(&place.shown);
+            return true;
         }
         remove(place, attr, |event| match event {
             Event::Removed(place) => copier.removed(&place.shown),
             Event::Failed(failure) => copier.fail(failure),
         })
-        .await;
+        .await
     }
 }

@@ -40,7 +40,8 @@ pub async fn sync(copier: &Arc<Copier>, from: &Place, to: &Place, deletes_exclud
         return copier.fail(failure);
     }
     if mirror.is_blocked.swap(false, Ordering::Relaxed) && !copier.options.dry_run {
-        // What was in the way is gone.
+        // What was in the way is gone, unless the filter protects something in it.
+        mirror.is_removed.store(true, Ordering::Relaxed);
         copier.copy_again(from.clone(), to.clone()).await;
     }
 }
