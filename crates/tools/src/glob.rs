@@ -1,5 +1,6 @@
-//! Names by pattern, as of fnmatch(3) without flags: `*`, `?`, `[a-z]`, `[!a-z]`, and `\` before a
-//! character that stands for itself. Patterns and names are bytes; `?` is one byte.
+//! Names by pattern, as of fnmatch(3) without flags in the POSIX locale: `*`, `?`, `[a-z]`, `[!a-z]`,
+//! `[[:digit:]]`, and `\` before a character that stands for itself. Patterns and names are bytes; `?` is
+//! one byte.
 
 /// Whether a name matches a pattern. Takes time proportional to the product of their lengths at most.
 pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
@@ -51,18 +52,59 @@ fn bracket(rest: &[u8], byte: u8) -> Option<(bool, usize)> {
     let mut at = start;
     let mut found = false;
     loop {
-        match rest.get(at)? {
-            b']' if at > start => return Some((found != negated, at + 1)),
-            first => {
-                let (first, last, len) = match rest.get(at + 1..at + 3) {
-                    Some([b'-', last]) if *last != b']' => (*first, *last, 3),
-                    _ => (*first, *first, 1),
-                };
-                found |= (first..=last).contains(&byte);
-                at += len;
-            }
+        if rest.get(at) == Some(&b']') && at > start {
+            return Some((found != negated, at + 1));
         }
+        if let Some((is_in, len)) = class(rest.get(at..)?, byte) {
+            found |= is_in;
+            at += len;
+            continue;
+        }
+        let (first, len) = literal(rest.get(at..)?)?;
+        at += len;
+        let range_end = match rest.get(at..) {
+            Some([b'-', end @ ..]) if end.first() != Some(&b']') => literal(end),
+            _ => None,
+        };
+        let last = range_end.map_or(first, |(last, len)| {
+            at += 1 + len;
+            last
+        });
+        found |= (first..=last).contains(&byte);
     }
+}
+
+/// The byte that stands for itself at the beginning of `rest`, and how many bytes it takes there.
+fn literal(rest: &[u8]) -> Option<(u8, usize)> {
+    match rest {
+        [b'\\', byte, ..] => Some((*byte, 2)),
+        [byte, ..] => Some((*byte, 1)),
+        [] => None,
+    }
+}
+
+/// Whether the class that `rest` begins with, like `[:digit:]`, contains the byte, and the length of the
+/// class; `None` if it begins with none. A class of an unknown name contains nothing.
+fn class(rest: &[u8], byte: u8) -> Option<(bool, usize)> {
+    let after = rest.strip_prefix(b"[:")?;
+    let end = after.windows(2).position(|two| two == b":]")?;
+    let is_in = match &after[..end] {
+        b"alnum" => byte.is_ascii_alphanumeric(),
+        b"alpha" => byte.is_ascii_alphabetic(),
+        b"blank" => matches!(byte, b' ' | b'\t'),
+        b"cntrl" => byte.is_ascii_control(),
+        b"digit" => byte.is_ascii_digit(),
+        b"graph" => byte.is_ascii_graphic(),
+        b"lower" => byte.is_ascii_lowercase(),
+        b"print" => byte.is_ascii_graphic() || byte == b' ',
+        b"punct" => byte.is_ascii_punctuation(),
+        // With the vertical tab, unlike `is_ascii_whitespace`.
+        b"space" => matches!(byte, b' ' | b'\t'..=b'\r'),
+        b"upper" => byte.is_ascii_uppercase(),
+        b"xdigit" => byte.is_ascii_hexdigit(),
+        _ => false,
+    };
+    Some((is_in, end + 4))
 }
 
 #[cfg(test)]
@@ -86,6 +128,14 @@ mod tests {
             ("\\*", "*"),
             ("a\\", "a\\"),
             ("**", "x"),
+            ("*[[:digit:]]", "disk7"),
+            ("[![:digit:]_]x", "ax"),
+            ("[[:alpha:]-]", "-"),
+            ("[[:space:]]", "\u{b}"),
+            ("[\\]]", "]"),
+            ("[\\a-\\c]", "b"),
+            ("[[:]", ":"),
+            ("[[]", "["),
         ] {
             assert!(matches(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
         }
@@ -98,6 +148,11 @@ mod tests {
             ("[!a-c]", "a"),
             ("\\*", "x"),
             ("a", "A"),
+            ("*[[:digit:]]", "disk"),
+            ("*[[:digit:]]", "d:]"),
+            ("[![:digit:]_]x", "_x"),
+            ("[[:nothing:]]", "n"),
+            ("[\\]]", "\\"),
         ] {
             assert!(!matches(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
         }

@@ -275,8 +275,13 @@ impl Search<'_> {
             FileKind::Regular => attr.size == 0,
             FileKind::Directory => match visited.place.children(attr.id).await {
                 Ok(children) => children.is_empty(),
-                // The walk lists it, too, and reports that.
-                Err(_) => false,
+                // The walk lists it, too, and reports that, unless it ends here.
+                Err(failure) => {
+                    if visited.names.len() >= args.maxdepth.unwrap_or(usize::MAX) {
+                        self.fail(&failure);
+                    }
+                    false
+                }
             },
             _ => false,
         }
