@@ -39,6 +39,8 @@ const CALLS: usize = 64;
 const CHECKER: u8 = 9;
 const LEASE: Duration = Duration::from_secs(5);
 const COURTESY: Duration = Duration::from_secs(1);
+/// Longer than the server takes to forget a host without locks, after its lease.
+const IDLE_HOSTS: Duration = Duration::from_secs(15);
 /// The page cache's budget, in bytes.
 const BUDGET: u64 = 4 << 20;
 /// Largest record that the server accepts.
@@ -527,10 +529,11 @@ impl Host {
     async fn end(mut self) -> Result<(), String> {
         self.connections = Default::default();
         sleep(2 * (LEASE + COURTESY)).await;
-        // The lock manager's locks have no lease: they go with the export.
+        // The lock manager's locks have no lease: they go with the export, and the hosts that held them when the
+        // server looks for idle ones.
         let other = export(&self.cache, "other");
         self.server.set_exports(vec![other]).map_err(|error| error.to_string())?;
-        sleep(Duration::from_secs(2)).await;
+        sleep(LEASE + IDLE_HOSTS).await;
         for (name, (used, _)) in self.held() {
             if used > 0 {
                 return Err(format!("{used} of {name} are left"));
