@@ -1,4 +1,4 @@
-//! The control socket of a running `weir` process: `weir status`, `top`, `warm` and `evict` ask it.
+//! The control socket of a running `weir` process: `weir status`, `warm` and `evict` ask it.
 //!
 //! Each process listens at `PID.sock` in a directory that only its user can enter. A connection carries
 //! one request and its replies, each a line of JSON.

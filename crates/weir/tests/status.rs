@@ -104,6 +104,10 @@ fn files_are_warmed_into_the_cache_of_their_server_and_evicted() {
     let shown = rig.json(&args("status"));
     assert_eq!(held(&shown[0]), ("weir".into(), 2, 3 * MIB));
     assert_eq!(shown[1]["cache"], "kernel");
+    let largest = rig.json(&["status", "--files", "9", "--json"]);
+    assert_eq!(largest.as_array().unwrap().len(), 1);
+    assert_eq!(held(&largest[0]), ("weir".into(), 1, 3 * MIB));
+    assert_eq!(largest[0]["path"], file.to_str().unwrap());
     let evicted = rig.json(&args("evict"));
     assert_eq!(held(&evicted[0]), ("weir".into(), 2, 0));
     assert_eq!(evicted.as_array().unwrap().len(), 1, "the kernel's cache is left alone");

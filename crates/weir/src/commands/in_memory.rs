@@ -47,6 +47,25 @@ pub(crate) struct Look {
     pub(crate) all: bool,
 }
 
+/// The files with the most bytes in the cache of each process, at most `most` of each.
+///
+/// # Errors
+/// A process does not answer.
+pub(crate) fn largest(most: usize) -> Result<Vec<Held>> {
+    let mut held = Vec::new();
+    for process in running()? {
+        let asked = || format!("ask the weir process {}", process.pid);
+        for reply in weir_control::ask(&process, &Request::Files { most }).asked(asked)? {
+            match reply.asked(asked)? {
+                Reply::File(file) => held.push(Held::of_file(&file, "weir", Some(process.pid))),
+                Reply::Failed(why) => return Err(Failure::new(asked(), why)),
+                Reply::Status(_) | Reply::Elsewhere | Reply::End => {}
+            }
+        }
+    }
+    Ok(held)
+}
+
 /// The running processes of this user.
 pub(crate) fn running() -> Result<Vec<Asked>> {
     let dir = socket_dir();
@@ -163,17 +182,22 @@ impl Caches {
             ));
         }
         if self.look.all && file.resident_bytes > 0 {
-            let mut one = Held::new(path, sum.cache, sum.pid);
-            one.files = 1;
-            one.size_bytes = file.size_bytes;
-            one.resident_bytes = file.resident_bytes;
-            one.dirty_bytes = sum.pid.map(|_| file.dirty_bytes);
-            self.held.push(one);
+            self.held.push(Held::of_file(&file, sum.cache, sum.pid));
         }
     }
 }
 
 impl Held {
+    fn of_file(file: &FileStatus, cache: &'static str, pid: Option<u32>) -> Self {
+        Self {
+            files: 1,
+            size_bytes: file.size_bytes,
+            resident_bytes: file.resident_bytes,
+            dirty_bytes: pid.map(|_| file.dirty_bytes),
+            ..Self::new(Path::new(&file.path), cache, pid)
+        }
+    }
+
     fn new(path: &Path, cache: &'static str, pid: Option<u32>) -> Self {
         let (path, path_hex) = text_and_hex(path.as_os_str().as_bytes());
         let dirty_bytes = pid.map(|_| 0);
@@ -221,7 +245,8 @@ fn kernel_file(path: &Path, action: Action) -> io::Result<Option<FileStatus>> {
     }))
 }
 
-fn table(held: &[Held]) -> String {
+/// What caches hold, as a table.
+pub(crate) fn table(held: &[Held]) -> String {
     let titles = ("Size", "In memory", "Dirty", "Files", "Cache");
     let (size, resident, dirty, files, cache) = titles;
     let mut out =

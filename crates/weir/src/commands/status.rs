@@ -1,6 +1,6 @@
 //! `weir status`: shows running processes and their caches, or what is in memory of files.
 
-use super::in_memory::{Caches, Look, running};
+use super::in_memory::{self, Caches, Look, running};
 use crate::arguments::JsonArgs;
 use crate::ended::Ended;
 use crate::output::{complain, print, print_json, say, text_and_hex};
@@ -20,15 +20,19 @@ Examples:
   weir status                         the running processes of this user
   weir status /srv/images             how much of a tree is in memory, and in whose cache
   weir status -a /srv/images          each file of which something is in memory
+  weir status --files 10              the ten files with the most bytes in each server's cache
   weir status --json | jq '.[].cache.used_bytes'
 
 `Hits` is the share of reads that the cache answered without waiting. Without PATH, the exit code \
-is 1 if no process is running. `weir top` shows the same live. Each process listens at a socket in \
+is 1 if no process is running. Each process listens at a socket in \
 $XDG_RUNTIME_DIR/weir, for root in /run/weir, that only its user and root may use.")]
 pub(crate) struct Args {
     /// Files and directories
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
+    /// Show the files with the most bytes in memory, so many of each process
+    #[arg(short, long, value_name = "N", conflicts_with = "paths")]
+    files: Option<u16>,
     /// Show each file of which something is in memory, not only the sum of each argument
     #[arg(short, long, requires = "paths")]
     all: bool,
@@ -40,6 +44,13 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     if !args.paths.is_empty() {
         let look = Look { action: Action::Show, kernel: true, all: args.all };
         return Caches::of(&args.paths, look)?.end(args.json.wanted());
+    }
+    if let Some(most) = args.files {
+        let held = in_memory::largest(most.into())?;
+        return match args.json.wanted() {
+            true => print_json(&held),
+            false => print(in_memory::table(&held).as_bytes()),
+        };
     }
     let (mut found, mut ended) = (Vec::new(), Ended::Done);
     for process in running()? {
