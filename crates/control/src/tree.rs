@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
+use weir_base::PAGE_SIZE;
 use weir_pagecache::{CachedFs, Residency, Segment};
 use weir_vfs::{
     Access, Advice, Attr, Caller, Error, FileId, FileKind, IoFlags, ReaddirRequest, Result,
@@ -13,8 +14,6 @@ use weir_vfs::{
 
 /// Bytes that are read at a time to warm a file.
 const WARM_BYTES: usize = 1 << 20;
-/// Bytes of a page of the cache.
-const PAGE_BYTES: usize = 4096;
 /// Entries of a directory that are listed at a time.
 const PAGE_ENTRIES: usize = 256;
 
@@ -166,7 +165,7 @@ async fn warm(fs: &CachedFs, id: FileId) -> Result<u64> {
         }
         for segment in &segments.segments {
             if let Segment::Data { pages, .. } = segment {
-                read += pages.len().next_multiple_of(PAGE_BYTES) as u64;
+                read += pages.len().next_multiple_of(PAGE_SIZE) as u64;
             }
         }
         at = end;

@@ -190,6 +190,14 @@ fn a_link_at_another_file_system_is_replaced_itself() {
     }
     assert_eq!(fs::read(export.join("precious")).unwrap(), b"precious");
     assert!(!export.join("nowhere").exists());
+    // One that cannot be followed may lead to a directory.
+    symlink(export.join("precious"), export.join("absolute")).unwrap();
+    let source = dir.path().join("new");
+    fs::write(&source, "new").unwrap();
+    let ends = [source.to_str().unwrap(), &server.url("absolute", "vers=4.2")];
+    let says = fail(1, ["mv", ends[0], ends[1]]);
+    assert!(says.contains("absolute is a symbolic link to /"), "{says}");
+    assert!(export.join("absolute").is_symlink() && source.exists());
 }
 
 #[test]

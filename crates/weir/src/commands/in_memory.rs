@@ -13,7 +13,7 @@ use weir_control::{Action, Asked, FileStatus, Reply, Request, processes, socket_
 use weir_tools::failure::{Asked as _, Failure, Result};
 use weir_tools::kernel_cache;
 use weir_tools::local_files::{local_files, open};
-use weir_tools::text::size_text;
+use weir_tools::text::{shown, size_text};
 
 /// What a cache holds of a file or tree.
 #[derive(Serialize)]
@@ -264,7 +264,7 @@ pub(crate) fn table(held: &[Held]) -> String {
             size_text(one.resident_bytes),
             one.dirty_bytes.map(size_text).unwrap_or_default(),
             one.files,
-            one.path
+            shown(one.path.as_bytes())
         );
     }
     out

@@ -239,21 +239,7 @@ impl One<'_> {
         if self.ends.target == Target::Name {
             return mounts.place(location, Links::Stay).await;
         }
-        // A link to a directory stands for the directory, as in mv(1); any other link is replaced
-        // itself.
-        let led = mounts.place(location, Links::Follow).await;
-        if let Err(failure) = &led
-            && !failure.is_of(Error::NotFound)
-            && let Ok(there) = mounts.place(location, Links::Stay).await
-            && there.attr.is_some()
-        {
-            // The link's target may be a directory.
-            return Err(failure.clone());
-        }
-        let is_directory = |place: &Place| {
-            place.attr.as_ref().is_some_and(|attr| attr.kind == FileKind::Directory)
-        };
-        match led.ok().filter(is_directory) {
+        match self.into(mounts).await? {
             Some(into) => {
                 let name = source.name.as_deref().ok_or(Error::Invalid).asked(asked)?;
                 let mut place = into.child(into.existing("find")?.id, name, None);
@@ -272,6 +258,25 @@ impl One<'_> {
         }
     }
 
+    /// The directory to move into, if the destination is one. A link to a directory stands for the
+    /// directory, as in mv(1); any other link is replaced itself.
+    async fn into(&self, mounts: &mut Mounts) -> Result<Option<Place>> {
+        let location = &self.ends.to.location;
+        let led = mounts.place(location, Links::Follow).await;
+        if let Err(failure) = &led
+            && !failure.is_of(Error::NotFound)
+            && let Ok(there) = mounts.place(location, Links::Stay).await
+            && there.attr.is_some()
+        {
+            // The link's target may be a directory.
+            return Err(failure.clone());
+        }
+        let is_directory = |place: &Place| {
+            place.attr.as_ref().is_some_and(|attr| attr.kind == FileKind::Directory)
+        };
+        Ok(led.ok().filter(is_directory))
+    }
+
     /// Copies to another file system, and then removes the source.
     async fn copy_and_remove(&self, mounts: &mut Mounts, report: &mut Report) -> Result<Moved> {
         let asked = || self.asked();
@@ -285,15 +290,13 @@ impl One<'_> {
             },
             ..Options::default()
         };
-        let led = match self.ends.target {
+        let directory = match self.ends.target {
             Target::Name => None,
-            _ => mounts.place(&self.ends.to.location, Links::Follow).await.ok(),
+            _ => self.into(mounts).await?,
         };
-        let into = led.as_ref().and_then(|led| led.attr.clone());
-        let into = into.filter(|attr| attr.kind == FileKind::Directory);
-        // A link to a directory stands for the directory, as in mv(1); any other link is replaced itself.
-        let to = match led.filter(|_| into.is_some()) {
-            Some(led) => led,
+        let into = directory.as_ref().and_then(|directory| directory.attr.clone());
+        let to = match directory {
+            Some(directory) => directory,
             None => mounts.place(&self.ends.to.location, Links::Stay).await?,
         };
         let (from, to) =
