@@ -464,7 +464,7 @@ async fn find(
     }
     let change = cx.change_info(fs, dir.node, before).await?;
     let is_new = by != Maker::Another;
-    let truncate = truncates && !is_new && attr.size != 0;
+    let truncate = truncates && !is_new;
     let set = match (is_new, verifier) {
         (true, Some(_)) => done.union(attrs::VERIFIER),
         (true, None) => done,
@@ -484,7 +484,8 @@ async fn asks_truncation(cx: &Context, target: &Target<'_>, how: &open::How) -> 
     }
 }
 
-/// Truncates a file that is being opened, and makes that durable.
+/// Truncates a file that is being opened, unless it is empty, and makes that durable. The size is read
+/// only now: a client that had to return its delegation has written back its data.
 async fn truncate(
     cx: &Context,
     target: &Target<'_>,
@@ -492,8 +493,11 @@ async fn truncate(
     access: Access,
 ) -> Result<(), Error> {
     let fs = target.fs();
+    let attr = file.getattr().await.map_err(of_vfs)?;
+    if attr.size == 0 {
+        return Ok(());
+    }
     if access.contains(Access::WRITE) {
-        let attr = file.getattr().await.map_err(of_vfs)?;
         set_id::clear(fs, &target.caller, &attr).await.map_err(of_vfs)?;
         file.truncate_async(0).await.map_err(of_vfs)?;
     } else {

@@ -11,6 +11,7 @@ use weir_nfs::v4::op::{close, read, remove, setattr, write};
 use weir_nfs::v4::types::StableHow;
 use weir_nfs::v4::{Bitmap, Fattr};
 use weir_stores::local::{LocalFs, LocalOptions};
+use weir_vfs::Caller;
 
 pub(super) const WANT_READ: ShareAccess = ShareAccess::READ.union(ShareAccess::WANT_READ_DELEG);
 pub(super) const WANT_WRITE: ShareAccess = ShareAccess::BOTH.union(ShareAccess::WANT_WRITE_DELEG);
@@ -97,6 +98,34 @@ async fn a_read_delegation_is_recalled_by_a_writer() {
     let writer = open_as(ShareAccess::WRITE, Claim::Fh);
     let (opened, ()) = tokio::join!(b.on(&file, writer), a.give_back(&file, held));
     assert!(matches!(opened, OpRes::Open(Ok(_))));
+}
+
+#[tokio::test]
+async fn an_open_truncates_what_a_recalled_delegate_writes_back() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    let file = a.make("file").await;
+    // It has written to its cache: the server's file is still empty.
+    let held = a.delegated(&file, WANT_WRITE).await;
+    let empty = Attrs { size: Some(0), ..Attrs::default() };
+    let truncates = Op::Open(open::Args {
+        seqid: 0,
+        share_access: ShareAccess::WRITE,
+        share_deny: open::ShareDeny::empty(),
+        owner: StateOwner { client_id: 0, owner: "process".into() },
+        how: How::Create(open::CreateHow::Unchecked(empty.into())),
+        claim: Claim::Null("file".into()),
+    });
+    let write_back = async {
+        let CbOp::Recall(_) = a.called().await else { panic!() };
+        assert!(matches!(a.on(&file, write_op(held)).await, OpRes::Write(Ok(_))));
+        a.on(&file, Op::Delegreturn(held)).await;
+    };
+    let (opened, ()) = tokio::join!(b.ok(vec![Op::Putrootfh(()), truncates]), write_back);
+    let OpRes::Open(Ok(opened)) = &opened[1] else { panic!() };
+    assert_eq!(opened.attrs_set, Bitmap::of(&[SIZE]));
+    let stored = f.fs.lookup(&Caller::Own, f.fs.root().entry(b"file")).await.unwrap();
+    assert_eq!(stored.size, 0);
 }
 
 #[tokio::test]
