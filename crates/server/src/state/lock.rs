@@ -275,6 +275,10 @@ impl<F: Clone> State<F> {
         }
         let growth = self.growth(node, holder, range, Some(exclusive));
         self.check_quota_for(growth, Resource::Range, requester, now)?;
+        // A host that waited for a client which was removed just now may have got a lock.
+        if let Some(conflict) = self.conflict(node, holder, range, exclusive, now) {
+            return Err(LockError::Denied(conflict));
+        }
         self.lock_in_store(node, range, exclusive).map_err(LockError::Denied)?;
         let locked =
             self.change_ranges(node, range, holder, |ranges| ranges.lock(holder, range, exclusive));

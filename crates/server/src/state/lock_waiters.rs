@@ -1,9 +1,9 @@
 //! Waits for NFSv4 locks, which clients poll for, and deadlock detection across NFSv4 and NLM.
 //!
 //! ```text
-//!             lock, denied the lock may be free taken, to be told (CB_NOTIFY_LOCK)
-//!   (none) ----------------> waiting -----------------------> freed ------------------------>
-//!   (none)
+//!             lock, denied           the lock may be free         taken, to be told (CB_NOTIFY_LOCK)
+//!   (none) ----------------> waiting -----------------------> freed ------------------------> (none)
+//!                               |
 //!                               | granted, the owner asks for it no more, or the client is gone
 //!                               v
 //!                            (none)

@@ -199,7 +199,7 @@ impl<F: Clone> State<F> {
 
     /// OPEN_CONFIRM (RFC 7530 section 16.18).
     ///
-    /// The stateid is wrong, or the open is already confirmed.
+    /// # Errors
     /// The stateid is wrong, or the open does not wait for this.
     pub(crate) fn confirm_open(
         &mut self,

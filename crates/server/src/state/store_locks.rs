@@ -115,3 +115,70 @@ impl<F: Clone> State<F> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tables::lock::LockError;
+    use crate::state::tables::nlm::{NlmError, NlmLock, NlmOwner, ReplyTo};
+    use crate::state::tests::{LEASE, NODE, READ, T0, WRITE, lock_under, ready, request};
+    use crate::state::{Grace, Ids, Limits, LockRequest};
+    use bytes::Bytes;
+    use parking_lot::Mutex;
+
+    /// The locks that were taken in the store.
+    #[derive(Debug, Default)]
+    struct Recorded(Mutex<Vec<Lock>>);
+
+    impl StoreLocks for Recorded {
+        fn conflict(&self, _: Lock) -> Option<Lock> {
+            None
+        }
+
+        fn lock(&self, lock: Lock) -> Result<(), Lock> {
+            self.0.lock().push(lock);
+            Ok(())
+        }
+
+        fn unlock(&self, _: Range) {}
+    }
+
+    #[test]
+    fn a_lock_that_is_denied_after_a_purge_does_not_weaken_another_in_the_store() {
+        let limits = Limits { locks: 8, ..Limits::default() };
+        let mut state: State<char> = State::new(Ids::new(1, [7; 32]), limits, Grace::default());
+        let [old, live] = ["old", "live"].map(|name| ready(&mut state, name, T0));
+        let [of_old, of_live] =
+            [old, live].map(|client| state.open(request(client, READ.union(WRITE)), T0).unwrap());
+        let lock = |of, client, start, end, exclusive| {
+            let range = Range { start, end };
+            LockRequest { range, ..lock_under(of, client, exclusive) }
+        };
+        // All that each may have.
+        for at in [0, 100, 200, 300] {
+            state.lock(lock(of_old, old, at, at + 10, true), T0).unwrap();
+        }
+        for at in [400, 500] {
+            state.lock(lock(of_live, live, at, at + 10, true), T0).unwrap();
+        }
+        let host = IpAddr::from([192, 0, 2, 7]);
+        let owner = NlmOwner { host, user: None, handle: Bytes::new(), process: 1 };
+        let to = ReplyTo { cookie: Bytes::new(), caller: Bytes::new(), server: host };
+        let range = Range { start: 5, end: 15 };
+        let (wait, exclusive) = (Some(to), true);
+        let waits = NlmLock { owner, node: NODE, range, exclusive, reclaim: false, wait };
+        state.nlm_remembered(host, T0);
+        assert_eq!(state.nlm_lock(waits, T0), Err(NlmError::Blocked));
+        let now = LEASE * 2;
+        state.clients.renew(live, now);
+        let recorded = Arc::new(Recorded::default());
+        let opened = OpenedStoreLocks { locks: recorded.clone(), by: None };
+        let shared = lock(of_live, live, 12, 14, false);
+        let denied = state.with_store_locks(NODE, Some(opened), |state| state.lock(shared, now));
+        // The host has it, because the silent client was removed.
+        assert!(matches!(denied, Err(LockError::Denied(_))), "{denied:?}");
+        assert!(state.clients.get(old).is_err());
+        let last = recorded.0.lock().last().copied();
+        assert_eq!(last, Some(Lock { range, exclusive: true }));
+    }
+}

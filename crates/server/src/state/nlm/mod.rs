@@ -2,11 +2,12 @@
 //! NFSv4.
 //!
 //! ```text
-//!            nlm_lock                    grant_waiting               nlm_acknowledged(true)
-//!   (none) ----------> waiting (queued) -------------> granting ----------------------------->
-//!   held
+//!            nlm_lock                   grant_waiting            nlm_acknowledged(true)
+//!   (none) ----------> waiting (queued) -------------> granting ------------------------> held
 //!                         |                               |
-//!                         | nlm_cancel, nlm_free | acknowledged(false), cancel, unlock, free v v
+//!                         | nlm_cancel, nlm_free          | nlm_acknowledged(false), nlm_cancel,
+//!                         |                               | nlm_unlock, nlm_free
+//!                         v                               v
 //!                       (none)                          (none), or what the owner held before
 //! ```
 //!
@@ -144,6 +145,11 @@ impl<F: Clone> State<F> {
         }
         let holder = Holder::Nlm(owner.clone());
         let requester = Requester::of_holder(&holder, reclaim);
+        // What `lock_under_grants` adds.
+        let grants = self.nlm.granting.values();
+        let grants = grants.filter(|g| g.is_over(&owner, node, range) && g.range != range).count();
+        self.check_quota_for(grants, Resource::Range, requester, now)
+            .map_err(|_| NlmError::TooMany)?;
         match self.take_range(node, &holder, (range, exclusive), requester, now) {
             Ok(()) => {
                 self.leave_line(node, |w| w.is(&owner, range, exclusive));
@@ -367,9 +373,9 @@ impl<F: Clone> State<F> {
     fn lock_under_grants(&mut self, owner: &NlmOwner, node: Node, lock: Lock) {
         let (mut before, mut after) = (0, 0);
         let granting = self.nlm.granting.values_mut();
-        let theirs = |g: &&mut GrantedLock| g.node == node && g.owner == *owner;
-        for granted in granting.filter(theirs).filter(|g| overlap(g.range, lock.range)) {
+        for granted in granting.filter(|g| g.is_over(owner, node, lock.range)) {
             before += granted.before.len();
+            let lock = Lock { range: within(lock.range, granted.range), ..lock };
             let covers =
                 |range: Range| lock.range.start <= range.start && range.end <= lock.range.end;
             granted.before.retain(|other| !covers(other.range));
@@ -436,6 +442,7 @@ impl<F: Clone> State<F> {
             let holder = Holder::Nlm(first.owner.clone());
             let (range, exclusive) = (first.range, first.exclusive);
             let held = file.ranges.of(&holder).filter(|lock| overlap(lock.range, range));
+            let held = held.map(|lock| Lock { range: within(lock.range, range), ..lock });
             let before: Vec<Lock> = held.collect();
             let is_free = file.ranges.conflict(&holder, range, exclusive).is_none()
                 && self.lock_in_store(node, range, exclusive).is_ok();
@@ -542,8 +549,20 @@ impl<F: Clone> State<F> {
     }
 }
 
+impl GrantedLock {
+    /// Whether it was granted to this owner, and overlaps a range of the file.
+    fn is_over(&self, owner: &NlmOwner, node: Node, range: Range) -> bool {
+        self.node == node && overlap(self.range, range) && self.owner == *owner
+    }
+}
+
 fn overlap(a: Range, b: Range) -> bool {
     a.start < b.end && b.start < a.end
+}
+
+/// The part of a range within one that overlaps it.
+fn within(range: Range, other: Range) -> Range {
+    Range { start: range.start.max(other.start), end: range.end.min(other.end) }
 }
 
 fn is_of(holder: &Holder, host: IpAddr) -> bool {

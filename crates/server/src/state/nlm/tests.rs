@@ -389,6 +389,47 @@ fn a_lock_taken_during_a_grant_survives_the_failed_grant() {
 }
 
 #[test]
+fn a_failed_grant_restores_nothing_that_was_unlocked_meanwhile() {
+    let mut state = state();
+    let whole = Range { start: 0, end: 100 };
+    state.nlm_lock(NlmLock { range: whole, ..lock(1, false) }, T0).unwrap();
+    state.nlm_lock(lock(2, false), T0).unwrap();
+    assert_eq!(state.nlm_lock(waiting(1, true), T0), Err(NlmError::Blocked));
+    state.nlm_unlock(&owner(2), NODE, ALL).unwrap();
+    let granted = state.nlm_take_granted().remove(0);
+    state.nlm_unlock(&owner(1), NODE, Range { start: 50, end: 100 }).unwrap();
+    state.nlm_acknowledged(granted.number, false);
+    let held: Vec<_> = state.files[&NODE].ranges.of(&Holder::Nlm(owner(1))).collect();
+    assert_eq!(held, [Lock { range: Range { start: 0, end: 50 }, exclusive: false }]);
+    state.nlm_free(HOST);
+    assert_empty(&state);
+}
+
+#[test]
+fn locks_during_a_grant_count_against_the_share() {
+    const LOCKS: usize = 16;
+    let limits = Limits { locks: LOCKS, ..Limits::default() };
+    let mut state: State<char> = State::new(Ids::new(1, [7; 32]), limits, Grace::default());
+    state.nlm_remembered(HOST, T0);
+    state.nlm_lock(lock(2, true), T0).unwrap();
+    let all = NlmLock { range: ALL, ..waiting(1, true) };
+    assert_eq!(state.nlm_lock(all, T0), Err(NlmError::Blocked));
+    state.nlm_unlock(&owner(2), NODE, ALL).unwrap();
+    let granted = state.nlm_take_granted().remove(0);
+    let parts = (0..100).map(|at| Range { start: at * 10, end: at * 10 + 5 });
+    let taken = parts
+        .map(|range| state.nlm_lock(NlmLock { range, ..lock(1, true) }, T0))
+        .take_while(Result::is_ok)
+        .count();
+    assert_eq!(taken, LOCKS / 2 - 1, "half of the limit, less the grant itself");
+    assert_eq!(state.tallies.ranges.total(), LOCKS / 2);
+    state.nlm_acknowledged(granted.number, true);
+    assert_eq!(state.tallies.ranges.total(), 1);
+    state.nlm_free(HOST);
+    assert_empty(&state);
+}
+
+#[test]
 fn a_host_without_a_run_number_is_asked_again_later() {
     let mut state = state();
     let soon = T0 + ASK_AGAIN - Duration::from_secs(1);

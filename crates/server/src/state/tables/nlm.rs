@@ -120,7 +120,8 @@ pub(crate) struct GrantedLock {
     pub(crate) exclusive: bool,
     /// Where to send the grant.
     pub(crate) to: ReplyTo,
-    /// The locks that the owner held in this range before, oldest first. They count as held ranges.
+    /// The locks that the owner held in this range before, oldest first, cut to the range. They count
+    /// as held ranges.
     pub(crate) before: Vec<Lock>,
 }
 
