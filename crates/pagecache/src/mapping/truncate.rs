@@ -189,6 +189,10 @@ impl Mapping {
                 if end > mapping.max_size() {
                     return Err(Error::TooBig);
                 }
+                if len == 0 {
+                    // For the store, this would mean "to the end", which may be another one by now.
+                    return Ok(0);
+                }
                 let (file, source) = (mapping.file(), from.file());
                 let invalidate_lock = second.as_ref().filter(|_| !is_first).unwrap_or(&first);
                 let change = async {
@@ -200,13 +204,15 @@ impl Mapping {
                     }
                 };
                 let moved = mapping.in_store(invalidate_lock, change).await;
-                match (moved, how) {
-                    (Ok(moved), _) => mapping.cloned(invalidate_lock, to..to + moved.min(len)),
-                    (Err(_), Transfer::Clone) => {}
+                let changed = match (moved, how) {
+                    (Ok(moved), _) => to..to + moved.min(len),
+                    (Err(_), Transfer::Clone) => to..to,
                     // The store may have copied a part.
-                    (Err(_), Transfer::Copy) => {
-                        mapping.cloned(invalidate_lock, to..end.min(mapping.size()).max(to));
-                    }
+                    (Err(_), Transfer::Copy) => to..end.min(mapping.size()),
+                };
+                // An empty range past the end would make the file longer.
+                if !changed.is_empty() {
+                    mapping.cloned(invalidate_lock, changed);
                 }
                 return moved.map(|moved| moved.min(len));
             }
@@ -441,5 +447,33 @@ async fn ungrow(file: &dyn OpenFile, size: u64, end: u64) {
     let grown = end > size && file.getattr().await.is_ok_and(|attr| attr.size == end);
     if grown && let Err(error) = file.set_size(size).await {
         debug!("a file that grew for a change that failed stays as long: {error}");
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::testing::Rig;
+    use pollster::block_on;
+    use weir_stores::fault::{Call, What};
+    use weir_vfs::{Error, IoFlags};
+
+    #[test]
+    fn a_transfer_that_moves_nothing_leaves_the_size() {
+        let rig = Rig::new();
+        let (from, to) = (rig.create("a"), rig.create("b"));
+        from.write_at(&[1; 8192], 0, IoFlags::empty()).unwrap();
+        to.write_at(&[9; 100], 0, IoFlags::empty()).unwrap();
+        let sizes = || (to.size(), block_on(rig.fs.store().getattr(to.id())).unwrap().size);
+        // From the end of the source, with the length that means "to the end".
+        assert_eq!(block_on(to.clone_range_async(&from, 8192, 0, 1 << 20)), Ok(()));
+        assert_eq!(sizes(), (100, 100));
+        assert_eq!(block_on(to.copy_range_async(&from, 8192, 0, 1 << 20)), Ok(0));
+        rig.always(Call::CopyRange, What::Fail(Error::NoSpace));
+        let failed = block_on(to.copy_range_async(&from, 0, 4096, 1 << 20));
+        assert_eq!(failed, Err(Error::NoSpace));
+        assert_eq!(sizes(), (100, 100));
+        let mut bytes = [0; 200];
+        assert_eq!(to.read_at(&mut bytes, 0, IoFlags::empty()), Ok(100));
+        assert_eq!(bytes[..100], [9; 100]);
     }
 }
