@@ -32,10 +32,14 @@ impl Records {
         Arc::new(Self { inner: Mutex::new(inner), lies })
     }
 
-    /// Opens the database for a server that starts now.
-    pub(crate) fn open(self: &Arc<Self>) -> Result<Database, DatabaseError> {
-        let generation = self.inner.lock().generation;
+    /// Opens the database for the server of a generation; fails for one that is gone.
+    pub(crate) fn open(self: &Arc<Self>, generation: u64) -> Result<Database, DatabaseError> {
         Database::builder().create_with_backend(Backend { records: self.clone(), generation })
+    }
+
+    /// That of a server that starts now.
+    pub(crate) fn generation(&self) -> u64 {
+        self.inner.lock().generation
     }
 
     pub(crate) fn kill(&self) {

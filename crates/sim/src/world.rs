@@ -176,7 +176,9 @@ impl World {
             *self.records.lock() = Records::new(1, false);
         }
         let records = self.records.lock().clone();
-        config.records = Some(Arc::new(move || records.open()));
+        // What is left of a server that is gone may try again to open them.
+        let generation = records.generation();
+        config.records = Some(Arc::new(move || records.open(generation)));
         let server = match Server::new(config) {
             Ok(server) => server,
             Err(error) => self.violation(format!("the server does not start: {error}")),
