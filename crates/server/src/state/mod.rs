@@ -19,6 +19,8 @@
 mod backchannel;
 mod channel;
 mod client;
+#[cfg(test)]
+mod consistency;
 mod delegation;
 mod error;
 mod grace;

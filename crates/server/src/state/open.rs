@@ -185,6 +185,9 @@ impl<F: Clone> State<F> {
             return;
         };
         let Some(PriorOpen { seq, share, opened, by, made_by }) = before.0 else {
+            // It may have got the locks of a delegation that the client has returned meanwhile.
+            let node = open.node;
+            self.drop_locks_under(id.key, node);
             return self.drop_open(id.key);
         };
         (open.seq, open.share, open.opened) = (seq, share, opened);
@@ -282,14 +285,19 @@ impl<F: Clone> State<F> {
         if self.open_mut(client, id, node)?.share.access.contains(Access::WRITE) {
             self.delegations.changed_by(client, node);
         }
-        let states = self.files.get(&node).map(|f| f.lock_states.clone()).unwrap_or_default();
-        for key in states {
-            if self.locks.get(&key).is_some_and(|l| l.open == id.key) {
+        self.drop_locks_under(id.key, node);
+        self.drop_open(id.key);
+        Ok(())
+    }
+
+    /// Drops the locks that were taken under an open.
+    fn drop_locks_under(&mut self, open: StateKey, node: Node) {
+        let states = self.files.get(&node).map(|f| f.lock_states.clone());
+        for key in states.into_iter().flatten() {
+            if self.locks.get(&key).is_some_and(|l| l.open == open) {
                 self.drop_lock_state(key);
             }
         }
-        self.drop_open(id.key);
-        Ok(())
     }
 
     /// The handle for I/O under the stateid of an open, of locks under an open, or of a delegation.

@@ -64,7 +64,8 @@ impl<F: Clone> State<F> {
         now: Duration,
     ) -> bool {
         let locks = self.lock_state_of(node, owner).and_then(|key| self.locks.get(&key));
-        let key = locks.map(|locks| locks.open);
+        // Without an open, all of the client goes, so that its locks go in any case.
+        let key = locks.map(|locks| locks.open).filter(|open| self.opens.contains_key(open));
         self.revoke_if_expired(owner.client, key, now)
     }
 

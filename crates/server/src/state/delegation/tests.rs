@@ -298,6 +298,24 @@ fn revoking_a_delegation_revokes_its_locks() {
 }
 
 #[test]
+fn an_open_that_is_undone_leaves_no_locks_of_a_returned_delegation() {
+    let mut state = state_after(&[]);
+    let a = callable(&mut state, "a");
+    let first = state.open(request(a, WRITE), T0).unwrap();
+    let id = give(&mut state, a, WRITE, T0).unwrap();
+    state.close(a, first, NODE).unwrap();
+    state.lock(lock_under(id, a, true), T0).unwrap();
+    // An OPEN of another owner is in progress when the client returns the delegation, and then fails.
+    let other = OpenRequest { owner: "other".into(), ..request(a, WRITE) };
+    let before = state.opened(a, &other.owner, NODE);
+    let opened = state.open(other, T0).unwrap();
+    state.return_delegation(a, id, NODE).unwrap();
+    assert!(state.locks.values().all(|lock| lock.open == opened.key));
+    state.undo_open(opened, before);
+    assert!(state.locks.is_empty() && state.files.is_empty());
+}
+
+#[test]
 fn delegated_times_are_reported_and_set_within_their_range() {
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", WRITE);

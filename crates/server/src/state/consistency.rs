@@ -1,0 +1,545 @@
+//! Random transitions of clients and hosts: after each, the tables agree with each other, with the counts
+//! of what each holds, and with the locks in the store.
+
+use super::table::FileState;
+use super::tables::nlm::QueuedLock;
+use super::tests::{owner, principal, ready, request};
+use super::*;
+use crate::admission;
+use crate::handle::Node;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use weir_vfs::{Access, FileId, Lock, TO_END};
+
+const RUNS: u64 = 150;
+const STEPS: usize = 400;
+/// Locks and files have few bytes, so that they meet.
+const BYTES: usize = 24;
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+const FILES: u64 = 3;
+const HOSTS: u8 = 2;
+
+/// The locks in the store: the mode of each byte.
+#[derive(Debug)]
+struct Store(Mutex<[Option<bool>; BYTES]>);
+
+impl Store {
+    fn set(&self, range: Range, mode: Option<bool>) {
+        let end = range.end.min(BYTES as u64) as usize;
+        let start = (range.start as usize).min(end);
+        self.0.lock()[start..end].fill(mode);
+    }
+}
+
+impl StoreLocks for Store {
+    fn conflict(&self, _: Lock) -> Option<Lock> {
+        None
+    }
+
+    fn lock(&self, lock: Lock) -> Result<(), Lock> {
+        self.set(lock.range, Some(lock.exclusive));
+        Ok(())
+    }
+
+    fn unlock(&self, range: Range) {
+        self.set(range, None);
+    }
+}
+
+struct World {
+    state: State<char>,
+    random: u64,
+    now: Duration,
+    /// Stateids of opens and locks, of those that may be gone too.
+    opens: Vec<(ClientId, StateId, Node)>,
+    locks: Vec<(ClientId, StateId, Node)>,
+    delegations: Vec<(ClientId, StateId, Node)>,
+    /// Opens that may still be undone.
+    undoable: Vec<(StateId, OpenSnapshot)>,
+    reserved: Vec<ClientId>,
+    grants: Vec<u64>,
+    stores: HashMap<Node, Arc<Store>>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let limits = Limits {
+            clients: 16,
+            opens: 16,
+            locks: 16,
+            delegations: 4,
+            store_locks: 4,
+            nlm_hosts: 8,
+            nlm_waiting: 8,
+            ..Limits::default()
+        };
+        let state = State::new(Ids::new(1, [7; 32]), limits, Grace::default());
+        Self {
+            state,
+            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            now: Duration::from_secs(1),
+            opens: Vec::new(),
+            locks: Vec::new(),
+            delegations: Vec::new(),
+            undoable: Vec::new(),
+            reserved: Vec::new(),
+            grants: Vec::new(),
+            stores: HashMap::new(),
+        }
+    }
+
+    /// Xorshift.
+    fn below(&mut self, n: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random % n as u64) as usize
+    }
+
+    fn coin(&mut self) -> bool {
+        self.below(2) == 0
+    }
+
+    fn node(&mut self) -> Node {
+        Node { export: 0, id: FileId { ino: self.below(FILES as usize) as u64, generation: 0 } }
+    }
+
+    fn range(&mut self) -> Range {
+        let (start, len) = (self.below(BYTES - 8) as u64, 1 + self.below(8) as u64);
+        let end = if self.below(8) == 0 { TO_END } else { start + len };
+        Range { start, end }
+    }
+
+    fn pick<T: Clone>(&mut self, from: impl Fn(&Self) -> &Vec<T>) -> Option<T> {
+        let len = from(self).len();
+        if len == 0 {
+            return None;
+        }
+        let at = self.below(len);
+        Some(from(self)[at].clone())
+    }
+
+    /// A client that can be called back, made if it is not there.
+    fn client(&mut self) -> ClientId {
+        const CHANNEL: Channel = Channel {
+            max_request: 4096,
+            max_response: 4096,
+            max_cached: 512,
+            max_operations: 8,
+            slots: 2,
+        };
+        let number = self.below(NAMES.len());
+        let now = self.now;
+        if let Some(found) = self.state.clients.confirmed(&owner(NAMES[number])).map(|c| c.id) {
+            self.state.clients.renew(found, now);
+            return found;
+        }
+        let id = ready(&mut self.state, NAMES[number], now);
+        // Two of them share an address, and one has none.
+        let address = [Some([192, 0, 2, 1]), Some([192, 0, 2, 1]), Some([192, 0, 2, 2]), None];
+        let client = self.state.clients.get_mut(id).unwrap();
+        client.address = address[number].map(IpAddr::from);
+        let session = self.state.create_session(id, CHANNEL, CHANNEL, 2).unwrap();
+        session.callback_cred = Some(CallbackCred::AuthNone);
+        let session = session.id;
+        self.state.sessions.bind_back(session, id.0).unwrap();
+        self.state.sessions.answered(id.0);
+        id
+    }
+
+    /// The NLM owner, whose host is in the table.
+    fn host_owner(&mut self) -> NlmOwner {
+        let host = IpAddr::from([192, 0, 2, 1 + self.below(HOSTS.into()) as u8]);
+        if self.state.nlm_has_room_for(host) {
+            self.state.nlm_remembered(host, self.now);
+        }
+        NlmOwner { host, user: None, handle: Bytes::new(), process: self.below(2) as i32 }
+    }
+
+    fn store_locks(&mut self, node: Node) -> Option<OpenedStoreLocks> {
+        let by = [None, Some(IpAddr::from([192, 0, 2, 1]))][self.below(2)];
+        if let Some(locks) = self.state.store_locks_of(node) {
+            return Some(OpenedStoreLocks { locks, by });
+        }
+        if !self.state.may_lock_in_store(by) {
+            return None;
+        }
+        let store = Arc::new(Store(Mutex::new([None; BYTES])));
+        self.stores.insert(node, store.clone());
+        Some(OpenedStoreLocks { locks: store, by })
+    }
+
+    fn share(&mut self) -> Share {
+        let access = [Access::READ, Access::WRITE, Access::READ | Access::WRITE][self.below(3)];
+        let deny = if self.below(6) == 0 { Access::WRITE } else { Access::empty() };
+        Share { access, deny }
+    }
+
+    fn open(&mut self) {
+        let (client, node, share, now) = (self.client(), self.node(), self.share(), self.now);
+        let name = ["x", "y"][self.below(2)];
+        let opens = OpenRequest { node, owner: name.into(), ..request(client, share) };
+        let before = self.state.opened(client, &opens.owner, node);
+        if let Ok(id) = self.state.open(opens, now) {
+            self.opens.push((client, id, node));
+            self.undoable.push((id, before));
+        }
+    }
+
+    fn lock(&mut self) {
+        let (exclusive, wait, range, now) = (self.coin(), self.coin(), self.range(), self.now);
+        let under = match self.below(3) {
+            0 => self.pick(|w| &w.locks).map(|(c, id, n)| (c, LockTarget::Locks(id), n)),
+            1 => {
+                let name = Bytes::from(["p", "q"][self.below(2)]);
+                let found = self.pick(|w| &w.delegations);
+                found.map(|(c, id, n)| (c, LockTarget::Open(id, name), n))
+            }
+            _ => {
+                let name = Bytes::from(["p", "q"][self.below(2)]);
+                self.pick(|w| &w.opens).map(|(c, id, n)| (c, LockTarget::Open(id, name), n))
+            }
+        };
+        let Some((client, target, node)) = under else { return };
+        self.state.clients.renew(client, now);
+        let (reclaim, listens) = (false, true);
+        let request =
+            LockRequest { client, target, node, range, exclusive, reclaim, wait, listens };
+        let opened = self.store_locks(node);
+        let locked = self.state.with_store_locks(node, opened, |state| state.lock(request, now));
+        if let Ok(id) = locked {
+            self.locks.push((client, id, node));
+        }
+    }
+
+    fn delegate(&mut self) {
+        let Some((client, _, node)) = self.pick(|w| &w.opens) else { return };
+        let (share, now) = (self.share(), self.now);
+        let request = DelegationRequest { client, node, share, wanted: Wanted::Any };
+        let Ok(kind) = self.state.may_delegate(request, now) else { return };
+        let at = SystemTime::UNIX_EPOCH;
+        let grant = Grant {
+            request,
+            file: 'd',
+            change: 5,
+            times: Times { atime: at, mtime: at },
+            keeps_times: false,
+            referring: None,
+            by: principal(),
+            made: false,
+        };
+        if let Ok(id) = self.state.delegate(grant, kind, now) {
+            self.delegations.push((client, id, node));
+        }
+    }
+
+    fn nlm(&mut self) {
+        let (owner, node, range, now) = (self.host_owner(), self.node(), self.range(), self.now);
+        let exclusive = self.coin();
+        match self.below(10) {
+            0..4 => {
+                let to = ReplyTo { cookie: Bytes::new(), caller: Bytes::new(), server: owner.host };
+                let wait = self.coin().then_some(to);
+                let lock = NlmLock { owner, node, range, exclusive, reclaim: false, wait };
+                let opened = self.store_locks(node);
+                _ = self.state.with_store_locks(node, opened, |state| state.nlm_lock(lock, now));
+            }
+            4 | 5 => _ = self.state.nlm_unlock(&owner, node, range),
+            6 => {
+                let waiting = self.state.files.get(&node).and_then(|file| file.waiting.first());
+                let Some(QueuedLock { owner, range, exclusive, .. }) = waiting.cloned() else {
+                    return;
+                };
+                self.state.nlm_cancel(&owner, node, range, exclusive);
+            }
+            7 => {
+                let share = self.share();
+                _ = self.state.nlm_share(&owner, node, share, false, now);
+            }
+            8 => self.state.nlm_unshare(&owner, node),
+            _ if self.below(8) == 0 => self.state.nlm_free(owner.host),
+            _ => {
+                let wants = self.coin();
+                if let Some(number) = self.pick(|w| &w.grants) {
+                    self.state.nlm_acknowledged(number, wants);
+                }
+            }
+        }
+        let taken = self.state.nlm_take_granted();
+        self.grants.extend(taken.iter().map(|granted| granted.number));
+    }
+
+    fn step(&mut self) {
+        match self.below(20) {
+            0..3 => self.open(),
+            3..7 => self.lock(),
+            7..11 => self.nlm(),
+            11 => self.delegate(),
+            12 => {
+                let (Some((client, id, node)), range) = (self.pick(|w| &w.locks), self.range())
+                else {
+                    return;
+                };
+                let id = StateId { seq: 0, ..id };
+                match self.below(4) {
+                    0 => _ = self.state.free_stateid(client, id),
+                    _ => _ = self.state.unlock(client, id, node, range),
+                }
+            }
+            13 => {
+                let Some((client, id, node)) = self.pick(|w| &w.opens) else { return };
+                let (id, share) = (StateId { seq: 0, ..id }, self.share());
+                match self.below(3) {
+                    0 => _ = self.state.downgrade(client, id, node, share),
+                    _ => _ = self.state.close(client, id, node),
+                }
+            }
+            14 => {
+                let Some((id, before)) = self.undoable.pop() else { return };
+                self.undoable.clear();
+                self.state.undo_open(id, before);
+            }
+            15 => {
+                let Some((client, id, node)) = self.pick(|w| &w.delegations) else { return };
+                _ = self.state.return_delegation(client, id, node);
+            }
+            16 => {
+                let client = self.client();
+                if self.coin() && self.state.reserve_open(client, self.now).is_ok() {
+                    self.reserved.push(client);
+                } else if let Some(client) = self.reserved.pop() {
+                    self.state.unreserve_open(client);
+                }
+            }
+            17 => {
+                let node = self.node();
+                let touch = if self.coin() { Touch::Read } else { Touch::Change };
+                self.state.recall(node, touch, None, self.now);
+            }
+            18 => {
+                let seconds = self.below(60) as u64;
+                self.now += Duration::from_secs(seconds);
+                if self.below(3) == 0 {
+                    self.state.sweep(self.now);
+                    self.state.nlm_drop_idle(self.now);
+                }
+            }
+            _ => match self.below(12) {
+                0 => self.state.drop_export(0),
+                1 | 2 => {
+                    let client = self.client();
+                    self.state.purge(client);
+                }
+                _ => {}
+            },
+        }
+    }
+
+    /// Ends the OPENs of clients that are gone.
+    fn unreserve_gone(&mut self) {
+        let (state, reserved) = (&mut self.state, &mut self.reserved);
+        let is_gone = |client: &mut ClientId| state.clients.get(*client).is_err();
+        let gone: Vec<ClientId> = reserved.extract_if(.., is_gone).collect();
+        gone.into_iter().for_each(|client| state.unreserve_open(client));
+    }
+
+    fn check(&self) {
+        self.check_opens();
+        self.check_locks();
+        self.check_nlm();
+        self.check_delegations();
+        self.check_store();
+        for client in self.state.clients.iter() {
+            let made = |key: &StateKey| self.state.newest(*key).is_some();
+            assert!(client.states.iter().all(made), "{:?}", client.states);
+        }
+        assert!(self.state.files.values().all(|file| !file.is_idle()), "an idle file");
+    }
+
+    /// The address of a client, or of an NLM host.
+    fn address(&self, client: ClientId) -> Option<IpAddr> {
+        self.state.clients.get(client).unwrap().address
+    }
+
+    fn check_tally(
+        &self,
+        tally: &Tally,
+        clients: impl Iterator<Item = ClientId>,
+        hosts: impl Iterator<Item = IpAddr>,
+    ) {
+        let (mut of_clients, mut of_addresses, mut total) = (HashMap::new(), HashMap::new(), 0);
+        for client in clients {
+            *of_clients.entry(client).or_insert(0) += 1;
+            total += 1;
+            if let Some(address) = self.address(client) {
+                *of_addresses.entry(address).or_insert(0) += 1;
+            }
+        }
+        for host in hosts {
+            *of_addresses.entry(admission::host(host)).or_insert(0) += 1;
+            total += 1;
+        }
+        assert_eq!(tally.total(), total);
+        for client in self.state.clients.iter() {
+            assert_eq!(tally.of(client.id), of_clients.get(&client.id).copied().unwrap_or(0));
+        }
+        for last in 1..=HOSTS {
+            let address = IpAddr::from([192, 0, 2, last]);
+            let held = of_addresses.get(&address).copied().unwrap_or(0);
+            assert_eq!(tally.of_address(address), held, "{address}");
+        }
+    }
+
+    fn files(&self) -> impl Iterator<Item = (&Node, &FileState)> {
+        self.state.files.iter()
+    }
+
+    fn check_opens(&self) {
+        let state = &self.state;
+        for (key, open) in &state.opens {
+            assert!(state.files[&open.node].opens.contains(key));
+            assert!(state.clients.get(open.client).unwrap().states.contains(key));
+        }
+        assert_eq!(
+            self.files().map(|(_, file)| file.opens.len()).sum::<usize>(),
+            state.opens.len()
+        );
+        let reserved = self.reserved.iter().copied();
+        let opens = state.opens.values().map(|open| open.client).chain(reserved);
+        let shares = self.files().flat_map(|(_, file)| file.shares.iter().map(|(o, _)| o.host));
+        self.check_tally(&state.tallies.opens, opens, shares);
+    }
+
+    fn check_locks(&self) {
+        let state = &self.state;
+        for (key, lock) in &state.locks {
+            assert!(state.files[&lock.node].lock_states.contains(key));
+            assert!(state.clients.get(lock.owner.client).unwrap().states.contains(key));
+            let open = state.opens.get(&lock.open).expect("locks are under an open");
+            assert_eq!((open.client, open.node), (lock.owner.client, lock.node));
+        }
+        let owners = state.locks.values().map(|lock| lock.owner.client);
+        self.check_tally(&state.tallies.lock_states, owners, [].into_iter());
+        let (mut clients, mut hosts) = (Vec::new(), Vec::new());
+        for (node, file) in self.files() {
+            for (holder, lock) in file.ranges.all() {
+                let conflict = file.ranges.conflict(holder, lock.range, lock.exclusive);
+                assert_eq!(conflict, None, "{node:?}");
+                match holder {
+                    Holder::V4(owner) => {
+                        assert!(state.lock_state_of(*node, owner).is_some());
+                        clients.push(owner.client);
+                    }
+                    Holder::Nlm(owner) => hosts.push(owner.host),
+                    Holder::LocalProgram => unreachable!("it is never in the table"),
+                }
+            }
+        }
+        let granting = state.nlm.granting.values();
+        hosts.extend(granting.flat_map(|g| g.before.iter().map(|_| g.owner.host)));
+        self.check_tally(&state.tallies.ranges, clients.into_iter(), hosts.into_iter());
+        let waits = &state.lock_waiters;
+        assert_eq!(waits.listed, waits.files.values().map(Vec::len).sum::<usize>());
+        assert!(waits.files.values().all(|waits| !waits.is_empty()));
+    }
+
+    fn check_nlm(&self) {
+        let state = &self.state;
+        let mut waits: HashMap<(NlmOwner, Node), usize> = HashMap::new();
+        for (node, file) in self.files() {
+            assert_eq!(state.nlm.queues.contains(node), !file.waiting.is_empty());
+            for waiting in &file.waiting {
+                *waits.entry((waiting.owner.clone(), *node)).or_default() += 1;
+            }
+            let of_nlm = file.ranges.owners().filter_map(|holder| match holder {
+                Holder::Nlm(owner) => Some(owner.host),
+                _ => None,
+            });
+            let sharing = file.shares.iter().map(|(owner, _)| owner.host);
+            let waiting = file.waiting.iter().map(|waiting| waiting.owner.host);
+            for host in of_nlm.chain(sharing).chain(waiting) {
+                assert!(state.nlm.hosts[&host].files.contains(node), "{host} {node:?}");
+            }
+        }
+        let listed = state.nlm.waits.iter().flat_map(|(owner, files)| {
+            files.iter().map(|(node, locks)| ((owner.clone(), *node), *locks))
+        });
+        assert_eq!(listed.collect::<HashMap<_, _>>(), waits);
+        let queued = self.files().flat_map(|(_, file)| file.waiting.iter().map(|w| w.owner.host));
+        let waiting = queued.chain(state.nlm.granting.values().map(|g| g.owner.host));
+        self.check_tally(&state.tallies.nlm_waiting, [].into_iter(), waiting);
+        let hosts = state.nlm.hosts.keys().copied();
+        self.check_tally(&state.tallies.nlm_hosts, [].into_iter(), hosts);
+    }
+
+    fn check_delegations(&self) {
+        let state = &self.state;
+        for (key, held) in &state.delegations.by_key {
+            assert!(state.delegations.by_node[&held.node].contains(key));
+            assert!(state.clients.get(held.client).unwrap().states.contains(key));
+            assert!(held.stand_in.is_none_or(|open| {
+                state.opens.get(&open).is_none_or(|open| open.node == held.node)
+            }));
+        }
+        let listed = state.delegations.by_node.values().map(Vec::len).sum::<usize>();
+        assert_eq!(listed, state.delegations.by_key.len());
+        assert_eq!(state.filter().any(), listed > 0);
+        let clients = state.delegations.by_key.values().map(|held| held.client);
+        self.check_tally(&state.tallies.delegations, clients, [].into_iter());
+    }
+
+    fn check_store(&self) {
+        let state = &self.state;
+        assert_eq!(state.tallies.store_locks.total(), state.locked_in_store.len());
+        let attached = self.files().filter(|(_, file)| file.store_locks.is_some());
+        let mut seen = HashSet::new();
+        for (node, file) in attached {
+            assert!(state.locked_in_store.contains_key(node), "not counted");
+            seen.insert(*node);
+            let mut expected = [None; BYTES];
+            for (_, Lock { range, exclusive }) in file.ranges.all() {
+                let end = range.end.min(BYTES as u64) as usize;
+                for byte in &mut expected[(range.start as usize).min(end)..end] {
+                    *byte = Some(byte.unwrap_or(false) || exclusive);
+                }
+            }
+            assert_eq!(*self.stores[node].0.lock(), expected, "{node:?}");
+        }
+    }
+
+    /// Everything goes.
+    fn end(mut self) {
+        while let Some(client) = self.reserved.pop() {
+            self.state.unreserve_open(client);
+        }
+        for last in 1..=HOSTS {
+            self.state.nlm_free(IpAddr::from([192, 0, 2, last]));
+        }
+        let clients: Vec<ClientId> = self.state.clients.iter().map(|client| client.id).collect();
+        clients.into_iter().for_each(|client| self.state.purge(client));
+        self.state.detach_all_unlocked();
+        self.check();
+        assert!(self.state.files.is_empty(), "{:?}", self.state.files);
+        assert!(self.state.locked_in_store.is_empty() && !self.state.filter().any());
+        assert!(self.state.lock_waiters.owners.is_empty());
+    }
+}
+
+#[test]
+fn tables_counts_and_store_agree_after_random_transitions() {
+    for seed in 1..=RUNS {
+        let mut world = World::new(seed);
+        for number in 0..STEPS {
+            let begun = world.random;
+            world.step();
+            world.unreserve_gone();
+            let agrees = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.check()));
+            assert!(agrees.is_ok(), "seed {seed}, step {number}, random {begun}");
+        }
+        world.end();
+    }
+}
