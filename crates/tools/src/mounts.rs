@@ -333,7 +333,8 @@ impl Mounts {
     }
 }
 
-fn mount_failure(url: &NfsUrl, error: &weir_client::Error) -> Failure {
+/// Why a server cannot be mounted, and what to do.
+pub fn mount_failure(url: &NfsUrl, error: &weir_client::Error) -> Failure {
     // A component that cannot be looked up is no failure of the mount.
     if let weir_client::Error::Status { operation, error: neutral, .. } = error
         && matches!(&operation.to_ascii_uppercase()[..], "LOOKUP" | "GETATTR")

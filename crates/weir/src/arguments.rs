@@ -26,6 +26,11 @@ impl MountArgs {
         Mounts::new(self.budget, self.options()?)
     }
 
+    /// The memory asked for.
+    pub(crate) fn budget(&self) -> Option<Size> {
+        self.budget
+    }
+
     /// The options given with `-o`.
     pub(crate) fn options(&self) -> Result<MountOptions> {
         let mut options = MountOptions::default();

@@ -5,7 +5,7 @@
 
 use crate::commands::{
     bench, cat, check, checksum, chmod, chown, completions, cp, df, du, evict, exports, find, ln,
-    lock, ls, man, map, mkdir, mv, rm, serve, stat, status, sync, touch, tree, truncate, warm,
+    lock, ls, man, map, mkdir, mount, mount_helper, mv, rm, serve, stat, status, sync, touch, tree, truncate, warm,
 };
 use crate::ended::Ended;
 use crate::output::complain;
@@ -31,6 +31,7 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Serve(serve::Args),
+    Mount(mount::Args),
     Ls(ls::Args),
     Cat(cat::Args),
     Stat(stat::Args),
@@ -63,9 +64,10 @@ enum Command {
 
 /// Parses the command line, runs the command, and reports its failure.
 pub(crate) fn main() -> ExitCode {
-    let command = Cli::parse_from(find::spelled(std::env::args_os())).command;
+    let command = Cli::parse_from(find::spelled(mount_helper::spelled(std::env::args_os().collect()).into_iter())).command;
     let log = match &command {
         Command::Serve(args) => args.log(),
+        Command::Mount(args) => args.log(),
         // Warnings carry the server's answer, which the final error may not.
         _ => "warn",
     };
@@ -94,6 +96,7 @@ pub(crate) fn too_few(command: &str, what: &str) -> ! {
 fn run(command: Command) -> Result<Ended> {
     match command {
         Command::Serve(args) => serve::run(args),
+        Command::Mount(args) => mount::run(args),
         Command::Ls(args) => ls::run(args),
         Command::Cat(args) => cat::run(args),
         Command::Stat(args) => stat::run(args),

@@ -172,6 +172,17 @@ impl File {
         synced
     }
 
+    /// Writes dirty data to the store, where other programs see it. Does not make it durable.
+    ///
+    /// # Errors
+    /// Written data of the file was lost; each open file gets each error once.
+    pub async fn write_back_async(&self) -> Result<()> {
+        let written = self.open.mapping.write_back(0..u64::MAX).await;
+        // This open file gets the error by this call.
+        self.open.unseen_error()?;
+        written
+    }
+
     /// Writes back, makes durable and closes. After a drop instead, the flusher writes the data
     /// back later, unless the store is gone by then.
     ///

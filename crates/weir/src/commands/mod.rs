@@ -32,6 +32,8 @@ pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod map;
 pub(crate) mod mkdir;
+pub(crate) mod mount;
+pub(crate) mod mount_helper;
 pub(crate) mod mv;
 pub(crate) mod rm;
 pub(crate) mod serve;

@@ -1,0 +1,191 @@
+//! Attributes, extended attributes, access control lists, permissions.
+
+use crate::mounted::{Answer, Answered, Mounted};
+use crate::wire::abi::{Fattr, GetxattrOut, SetattrIn};
+use crate::wire::reply::{Errno, statfs_out, time};
+use crate::wire::request::Requester;
+use weir_vfs::{
+    Acl, AclKind, Attr, Caller, Error, FileId, Permissions, SetAttr, SetTime, XattrMode, acl_xattr,
+};
+
+impl Mounted {
+    pub(super) async fn getattr(&self, node: u64, fh: Option<u64>) -> Answered {
+        let attr = match fh.and_then(|fh| self.files.get(fh as usize).map(|file| file.file.clone())) {
+            Some(file) => file.getattr().await?,
+            None => self.fs.getattr(self.nodes.file(node)?).await?,
+        };
+        Ok(self.attr_answer(node, &attr))
+    }
+
+    pub(super) async fn setattr(&self, from: Requester, node: u64, args: &SetattrIn) -> Answered {
+        let id = self.nodes.file(node)?;
+        let caller = self.caller(from);
+        let sets = args.sets();
+        let mut set = set_of(args);
+        if sets.contains(Fattr::KILL_SUIDGID) && set.mode.is_none() {
+            self.clear_set_ids(&caller, id, &mut set).await?;
+        }
+        // ftruncate(2) needs the rights that the file was opened with, not those of the moment.
+        let open = match (sets.contains(Fattr::FH), set.size) {
+            (true, Some(_)) => self.files.get(args.fh as usize).map(|file| file.file.clone()),
+            _ => None,
+        };
+        if let (Some(file), Some(size)) = (open, set.size) {
+            set.size = None;
+            file.truncate_async(size).await?;
+            if set.is_empty() {
+                return Ok(self.attr_answer(node, &file.getattr().await?));
+            }
+        }
+        let attr = self.fs.setattr(&caller, id, &set).await?;
+        Ok(self.attr_answer(node, &attr))
+    }
+
+    /// Adds the removal of set-id bits to `set`, where the file has them: a change of data removes the
+    /// rights that go with the old data.
+    pub(super) async fn clear_set_ids(
+        &self,
+        _caller: &Caller,
+        id: FileId,
+        set: &mut SetAttr,
+    ) -> Result<(), Errno> {
+        let attr = self.fs.getattr(id).await?;
+        let kept = without_set_ids(&attr);
+        if kept != attr.mode {
+            set.mode = Some(kept);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn access(&self, from: Requester, node: u64, mask: u32) -> Answered {
+        let id = self.nodes.file(node)?;
+        let wanted = Permissions::from_bits_truncate(mask);
+        if wanted.is_empty() {
+            self.fs.getattr(id).await?;
+            return Ok(Answer::nothing());
+        }
+        match self.fs.access(&self.caller(from), id, wanted).await?.contains(wanted) {
+            true => Ok(Answer::nothing()),
+            false => Err(Error::AccessDenied.into()),
+        }
+    }
+
+    pub(super) async fn statfs(&self) -> Answered {
+        Ok(Answer::of(&statfs_out(&self.fs.statfs().await?)))
+    }
+
+    pub(super) async fn getxattr(
+        &self,
+        from: Requester,
+        node: u64,
+        name: &[u8],
+        size: u32,
+    ) -> Answered {
+        let id = self.nodes.file(node)?;
+        let value = match acl_kind(name) {
+            Some(kind) => {
+                let acl = self.fs.get_acl(id.acl(kind)).await?;
+                acl.ok_or(Error::NoAttribute)?.to_xattr()
+            }
+            None => self.fs.get_xattr(&self.caller(from), id.xattr(name)).await?,
+        };
+        sized(value, size)
+    }
+
+    pub(super) async fn listxattr(&self, from: Requester, node: u64, size: u32) -> Answered {
+        let id = self.nodes.file(node)?;
+        let names = match self.fs.list_xattrs(&self.caller(from), id).await {
+            // As file systems without attributes do.
+            Err(Error::NotSupported) => Vec::new(),
+            names => names?,
+        };
+        let mut all = Vec::new();
+        for name in names {
+            all.extend_from_slice(&name);
+            all.push(0);
+        }
+        sized(all, size)
+    }
+
+    pub(super) async fn setxattr(
+        &self,
+        from: Requester,
+        node: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Answered {
+        let id = self.nodes.file(node)?;
+        let caller = self.caller(from);
+        let mode = match flags.cast_signed() {
+            libc::XATTR_CREATE => XattrMode::Create,
+            libc::XATTR_REPLACE => XattrMode::Replace,
+            _ => XattrMode::Either,
+        };
+        match acl_kind(name) {
+            Some(kind) => {
+                let acl = Acl::from_xattr(value)?;
+                self.fs.set_acl(&caller, id.acl(kind), Some(&acl)).await?;
+                // The list determines the permission bits.
+                self.drop_attributes(node);
+            }
+            None => self.fs.set_xattr(&caller, id.xattr(name), value, mode).await?,
+        }
+        Ok(Answer::nothing())
+    }
+
+    pub(super) async fn removexattr(&self, from: Requester, node: u64, name: &[u8]) -> Answered {
+        let id = self.nodes.file(node)?;
+        let caller = self.caller(from);
+        match acl_kind(name) {
+            Some(kind) => {
+                self.fs.set_acl(&caller, id.acl(kind), None).await?;
+                self.drop_attributes(node);
+            }
+            None => self.fs.remove_xattr(&caller, id.xattr(name)).await?,
+        }
+        Ok(Answer::nothing())
+    }
+}
+
+/// The permission bits of a file whose set-id bits are removed. A set-group-id bit without permission
+/// to execute for the group means mandatory locking, and stays.
+fn without_set_ids(attr: &Attr) -> u32 {
+    let group = if attr.mode & 0o010 != 0 { 0o2000 } else { 0 };
+    attr.mode & !(0o4000 | group)
+}
+
+fn set_of(args: &SetattrIn) -> SetAttr {
+    let sets = args.sets();
+    let given = |flag, value| sets.contains(flag).then_some(value);
+    let when = |flag, now, seconds, nanos| match (sets.contains(flag), sets.contains(now)) {
+        (_, true) => Some(SetTime::Now),
+        (true, false) => Some(SetTime::To(time(seconds, nanos))),
+        (false, false) => None,
+    };
+    SetAttr {
+        mode: given(Fattr::MODE, args.mode & 0o7777),
+        uid: given(Fattr::UID, args.uid),
+        gid: given(Fattr::GID, args.gid),
+        size: sets.contains(Fattr::SIZE).then_some(args.size),
+        atime: when(Fattr::ATIME, Fattr::ATIME_NOW, args.atime, args.atimensec),
+        mtime: when(Fattr::MTIME, Fattr::MTIME_NOW, args.mtime, args.mtimensec),
+        ..SetAttr::default()
+    }
+}
+
+/// Which access control list an extended attribute is, if it is one.
+fn acl_kind(name: &[u8]) -> Option<AclKind> {
+    [AclKind::Access, AclKind::Default]
+        .into_iter()
+        .find(|&kind| acl_xattr(kind).to_bytes() == name)
+}
+
+/// A value for a buffer of `size` bytes; its length if `size` is 0.
+fn sized(value: Vec<u8>, size: u32) -> Answered {
+    match size {
+        0 => Ok(Answer::of(&GetxattrOut { size: value.len() as u32, padding: 0 })),
+        size if value.len() > size as usize => Err(Error::Range.into()),
+        _ => Ok(Answer::bytes(value)),
+    }
+}

@@ -1,0 +1,188 @@
+//! Open directories.
+//!
+//! 1. An entry's position is the store's cookie. Positions 1 and 2 are those after `.` and `..`,
+//!    which no store has.
+//! 2. Entries that were read and did not fit stay for the next READDIR, as far as it goes on there.
+
+use crate::mounted::{Answer, Answered, Mounted};
+use crate::wire::abi::{Dirent, EntryOut, OpenFlags, ReadIn};
+use crate::wire::reply::{Entry, entry_out, open_out, type_bits};
+use crate::wire::request::Requester;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use weir_vfs::{DirEntry, Error, FileId, FileKind, ReaddirRequest};
+use zerocopy::IntoBytes;
+
+/// An open directory.
+#[derive(Default)]
+pub(crate) struct Directory {
+    ahead: Mutex<Ahead>,
+}
+
+/// Entries that were read and not sent yet.
+#[derive(Default)]
+struct Ahead {
+    /// The position before the first of them.
+    at: u64,
+    /// Whether the first of them is sent with attributes.
+    with_attr: bool,
+    entries: VecDeque<DirEntry>,
+    /// Whether the directory ends after them.
+    eof: bool,
+}
+
+/// Positions after `.` and `..`.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+
+impl Mounted {
+    pub(super) async fn opendir(&self, from: Requester, node: u64) -> Answered {
+        let id = self.nodes.file(node)?;
+        if !self.settings.kernel_checks {
+            use weir_vfs::Permissions;
+            let may = self.fs.access(&self.caller(from), id, Permissions::READ).await?;
+            if !may.contains(Permissions::READ) {
+                return Err(Error::AccessDenied.into());
+            }
+        }
+        let key = self.directories.insert(Arc::default()).ok_or(Error::TooManyOpen)?;
+        let out = open_out(key as u64, OpenFlags::empty());
+        Ok(Answer { directory: Some(key as u64), ..Answer::of(&out) })
+    }
+
+    pub(super) async fn readdir(
+        &self,
+        from: Requester,
+        node: u64,
+        args: &ReadIn,
+        plus: bool,
+    ) -> Answered {
+        let id = self.nodes.file(node)?;
+        let directory = self.directories.get(args.fh as usize).map(|found| Arc::clone(&found));
+        let directory = directory.ok_or(Error::BadFile)?;
+        let mut page = Page::new(self, args.size as usize, plus);
+        let mut at = args.offset;
+        if at < DOT && page.add_dot(b".", id.ino, DOT) {
+            at = DOT;
+        }
+        if at == DOT && page.add_dot(b"..", self.fs.parent(id).await?.id.ino, DOT_DOT) {
+            at = DOT_DOT;
+        }
+        while at >= DOT_DOT && !page.is_full {
+            let mut ahead = self.ahead(from, &directory, id, at, &page).await?;
+            let ended = ahead.eof;
+            while let Some(entry) = ahead.entries.pop_front() {
+                if !page.add(&entry) {
+                    ahead.entries.push_front(entry);
+                    break;
+                }
+                at = entry.cookie;
+                ahead.at = at;
+            }
+            let is_empty = ahead.entries.is_empty();
+            *directory.ahead.lock() = ahead;
+            if is_empty && ended {
+                break;
+            }
+        }
+        if page.bytes.is_empty() && page.is_full {
+            return Err(Error::Invalid.into());
+        }
+        Ok(Answer { nodes: page.nodes, ..Answer::bytes(page.bytes) })
+    }
+
+    /// The entries after position `at`.
+    async fn ahead(
+        &self,
+        from: Requester,
+        directory: &Directory,
+        dir: FileId,
+        at: u64,
+        page: &Page<'_>,
+    ) -> Result<Ahead, Error> {
+        let cookie = if at == DOT_DOT { 0 } else { at };
+        let kept = std::mem::take(&mut *directory.ahead.lock());
+        let has = kept.at == at && kept.with_attr == page.plus;
+        if has && (!kept.entries.is_empty() || kept.eof && at != DOT_DOT) {
+            return Ok(kept);
+        }
+        let max_entries = (page.room() / page.least_bytes()).clamp(16, 1024);
+        let request = ReaddirRequest { dir, cookie, max_entries, with_attr: page.plus };
+        let read = self.fs.readdir(&self.caller(from), request).await?;
+        // Without entries and without an end, a store would be asked for ever.
+        let eof = read.eof || read.entries.is_empty();
+        Ok(Ahead { at, with_attr: page.plus, entries: read.entries.into(), eof })
+    }
+}
+
+/// The entries of a reply.
+struct Page<'a> {
+    mounted: &'a Mounted,
+    plus: bool,
+    size: usize,
+    bytes: Vec<u8>,
+    nodes: Vec<u64>,
+    is_full: bool,
+}
+
+impl<'a> Page<'a> {
+    fn new(mounted: &'a Mounted, size: usize, plus: bool) -> Self {
+        Self { mounted, plus, size, bytes: Vec::new(), nodes: Vec::new(), is_full: false }
+    }
+
+    fn room(&self) -> usize {
+        self.size.saturating_sub(self.bytes.len())
+    }
+
+    /// Bytes of an entry with a short name.
+    fn least_bytes(&self) -> usize {
+        size_of::<Dirent>() + 8 + if self.plus { size_of::<EntryOut>() } else { 0 }
+    }
+
+    /// Adds `.` or `..`, of which the kernel gets no use.
+    fn add_dot(&mut self, name: &[u8], ino: u64, position: u64) -> bool {
+        let kind = type_bits(FileKind::Directory) >> 12;
+        self.put(name, ino, position, kind, None)
+    }
+
+    /// Adds an entry, unless there is no room for it.
+    fn add(&mut self, entry: &DirEntry) -> bool {
+        // 0: the kernel asks for the type when a program wants it.
+        let kind = entry.attr.as_ref().map_or(0, |attr| type_bits(attr.kind) >> 12);
+        self.put(&entry.name, entry.ino, entry.cookie, kind, Some(entry))
+    }
+
+    fn put(
+        &mut self,
+        name: &[u8],
+        ino: u64,
+        position: u64,
+        kind: u32,
+        entry: Option<&DirEntry>,
+    ) -> bool {
+        let head = if self.plus { size_of::<EntryOut>() } else { 0 };
+        let len = (head + size_of::<Dirent>() + name.len()).next_multiple_of(8);
+        if len > self.room() {
+            self.is_full = true;
+            return false;
+        }
+        let end = self.bytes.len() + len;
+        if self.plus {
+            let out = match entry.and_then(|entry| entry.attr.clone()) {
+                Some(attr) => {
+                    let entry: Entry = self.mounted.learn(attr);
+                    self.nodes.push(entry.node);
+                    entry_out(&entry)
+                }
+                None => EntryOut::default(),
+            };
+            self.bytes.extend_from_slice(out.as_bytes());
+        }
+        let dirent = Dirent { ino, off: position, namelen: name.len() as u32, kind };
+        self.bytes.extend_from_slice(dirent.as_bytes());
+        self.bytes.extend_from_slice(name);
+        self.bytes.resize(end, 0);
+        true
+    }
+}

@@ -1,0 +1,365 @@
+//! Open files: data.
+
+use crate::mounted::names::new_attributes;
+use crate::mounted::{Answer, Answered, Keeper, Mounted};
+use crate::session::device::Device;
+use crate::wire::abi::{self, CreateIn, FallocateIn, LseekIn, OpenFlags, OpenIn, ReadIn, ReleaseIn};
+use crate::wire::reply::{Errno, entry_out, open_out};
+use crate::wire::request::Requester;
+use std::io::IoSlice;
+use std::sync::Arc;
+use weir_pagecache::{File, Segment, Segments};
+use weir_vfs::{
+    Access, Attr, Capabilities, CreateMode, Error, FileId, IoFlags, LockRange, SegmentKind, SetAttr,
+};
+use zerocopy::IntoBytes;
+
+/// An open file.
+pub(crate) struct OpenFile {
+    pub(crate) file: File,
+    pub(crate) node: u64,
+    /// Its reads and writes leave the cache as it was.
+    uncached: bool,
+    /// Writes go to the end of the file.
+    append: bool,
+}
+
+impl OpenFile {
+    fn flags(&self) -> IoFlags {
+        if self.uncached { IoFlags::UNCACHED } else { IoFlags::empty() }
+    }
+}
+
+/// Zeros, for holes.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// The bytes of segments read at `offset`, at most `len` of them.
+pub(super) fn slices(segments: &Segments, offset: u64, len: usize) -> Vec<IoSlice<'_>> {
+    let end = offset + len as u64;
+    let mut slices = Vec::new();
+    for segment in &segments.segments {
+        match segment {
+            Segment::Data { pages, .. } => pages.slices(0, &mut slices),
+            Segment::Hole { start, end: hole_end } => {
+                let mut left = (*hole_end).min(end).saturating_sub(*start);
+                while left > 0 {
+                    let now = left.min(ZEROS.len() as u64);
+                    slices.push(IoSlice::new(&ZEROS[..now as usize]));
+                    left -= now;
+                }
+            }
+        }
+    }
+    slices
+}
+
+/// The access for the flags of open(2).
+fn access_of(flags: u32) -> Result<Access, Errno> {
+    match flags.cast_signed() & libc::O_ACCMODE {
+        libc::O_RDONLY => Ok(Access::READ),
+        libc::O_WRONLY => Ok(Access::WRITE),
+        libc::O_RDWR => Ok(Access::READ | Access::WRITE),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+impl Mounted {
+    fn file(&self, fh: u64) -> Result<Arc<OpenFile>, Errno> {
+        let found = self.files.get(fh as usize).map(|file| Arc::clone(&file));
+        found.ok_or(Errno(libc::EBADF))
+    }
+
+    pub(super) async fn open(&self, from: Requester, node: u64, args: &OpenIn) -> Answered {
+        let id = self.nodes.file(node)?;
+        let caller = self.caller(from);
+        let access = access_of(args.flags)?;
+        let file = self.fs.open(&caller, id, access).await?;
+        if args.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
+            self.kill_set_ids(&caller, id).await?;
+        }
+        let attr = file.getattr().await?;
+        let changed = self.nodes.note_change(node, attr.change);
+        if changed {
+            self.drop_attributes(node);
+        }
+        let (fh, flags) = self.enter(file, node, args.flags, changed)?;
+        Ok(Answer { file: Some(fh), ..Answer::of(&open_out(fh, flags)) })
+    }
+
+    pub(super) async fn create(
+        &self,
+        from: Requester,
+        dir: u64,
+        name: &[u8],
+        args: &CreateIn,
+    ) -> Answered {
+        let dir = self.nodes.file(dir)?;
+        let caller = self.caller(from);
+        let access = access_of(args.flags)?;
+        let mode = match args.flags.cast_signed() & libc::O_EXCL {
+            0 => CreateMode::MayExist,
+            _ => CreateMode::MustBeNew,
+        };
+        let set = new_attributes((args.mode, args.umask));
+        let new = dir.entry(name).with(&set);
+        let (made, file) = self.fs.create_open(&caller, new, mode, access).await?;
+        let file = match file {
+            Some(file) => file,
+            // The creator may use the file as it asked to, whatever the new file's mode says.
+            None if made.created => self.fs.open(&weir_vfs::Caller::Own, made.attr.id, access).await?,
+            None => self.fs.open(&caller, made.attr.id, access).await?,
+        };
+        let is_new = made.created;
+        if !is_new && args.flags.cast_signed() & libc::O_TRUNC != 0 {
+            file.truncate_async(0).await?;
+        }
+        let attr = if is_new { made.attr } else { file.getattr().await? };
+        let entry = self.learn(attr);
+        let opened = self.enter(file, entry.node, args.flags, true);
+        let (fh, flags) = opened.inspect_err(|_| {
+            self.nodes.forget(&[abi::ForgetOne { nodeid: entry.node, nlookup: 1 }]);
+        })?;
+        let bytes = [entry_out(&entry).as_bytes(), open_out(fh, flags).as_bytes()].concat();
+        Ok(Answer { nodes: vec![entry.node], file: Some(fh), ..Answer::bytes(bytes) })
+    }
+
+    /// Enters an open file; returns its number and how the kernel treats it.
+    fn enter(
+        &self,
+        file: File,
+        node: u64,
+        flags: u32,
+        changed: bool,
+    ) -> Result<(u64, OpenFlags), Errno> {
+        let flags = flags.cast_signed();
+        let direct = flags & libc::O_DIRECT != 0;
+        let able = file.capabilities().contains(Capabilities::UNCACHED);
+        let by_kernel = self.settings.keeper == Keeper::Kernel && !self.settings.uncached && !direct;
+        let open = OpenFile {
+            file,
+            node,
+            // What the kernel keeps is not kept here as well.
+            uncached: able && (self.settings.uncached || direct || by_kernel),
+            append: flags & libc::O_APPEND != 0,
+        };
+        let treated = match by_kernel {
+            true if changed => OpenFlags::empty(),
+            true => OpenFlags::KEEP_CACHE,
+            false => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
+        };
+        let key = self.files.insert(Arc::new(open)).ok_or(Errno(libc::ENFILE))?;
+        self.nodes.opened(node);
+        Ok((key as u64, treated))
+    }
+
+    /// Forgets an open file.
+    pub(super) fn close(&self, fh: u64) {
+        if let Some(open) = self.files.take(fh as usize) {
+            drop(self.nodes.closed(open.node));
+        }
+    }
+
+    /// Answers a READ of resident pages. Returns false if it has to wait, or fails.
+    pub(crate) fn read_resident(&self, device: &Device, unique: u64, args: &ReadIn) -> bool {
+        let Some(open) = self.files.get(args.fh as usize) else { return false };
+        if open.uncached {
+            return false;
+        }
+        let len = args.size as usize;
+        let Some(segments) = open.file.read_segments_resident(args.offset, len) else {
+            return false;
+        };
+        if let Err(error) = device.send(unique, 0, &slices(&segments, args.offset, len)) {
+            tracing::debug!("the kernel does not take the reply to READ {unique}: {error}");
+        }
+        true
+    }
+
+    pub(super) async fn read(&self, args: &ReadIn) -> Answered {
+        let open = self.file(args.fh)?;
+        let (at, len) = (args.offset, args.size as usize);
+        let mut found = open.file.read_segments_async(at, len, open.flags()).await?;
+        // A short read means the end of the file to the kernel.
+        while !found.eof && found.end(at) < at + len as u64 {
+            let next = found.end(at);
+            let rest = (at + len as u64 - next) as usize;
+            let more = open.file.read_segments_async(next, rest, open.flags()).await?;
+            if more.segments.is_empty() {
+                break;
+            }
+            found.segments.extend(more.segments);
+            found.eof = more.eof;
+        }
+        Ok(Answer { data: Some((found, at, len)), ..Answer::default() })
+    }
+
+    pub(super) async fn write(
+        &self,
+        from: Requester,
+        node: u64,
+        args: &abi::WriteIn,
+        data: &[u8],
+    ) -> Answered {
+        let open = self.file(args.fh)?;
+        let mut flags = open.flags();
+        let given = args.flags.cast_signed();
+        let from_kernels_cache = args.write_flags & abi::WRITE_CACHE != 0;
+        if open.append && !from_kernels_cache {
+            flags |= IoFlags::APPEND;
+        }
+        if given & libc::O_SYNC == libc::O_SYNC {
+            flags |= IoFlags::SYNC;
+        } else if given & libc::O_DSYNC != 0 {
+            flags |= IoFlags::DSYNC;
+        }
+        if args.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
+            self.kill_set_ids(&self.caller(from), self.nodes.file(node)?).await?;
+        }
+        let size = open.file.write_at_async(data, args.offset, flags).await? as u32;
+        Ok(Answer::of(&abi::WriteOut { size, padding: 0 }))
+    }
+
+    /// Removes set-id bits, because data changes.
+    async fn kill_set_ids(&self, caller: &weir_vfs::Caller, id: FileId) -> Result<(), Errno> {
+        let mut set = SetAttr::default();
+        self.clear_set_ids(caller, id, &mut set).await?;
+        if !set.is_empty() {
+            // The writer need not own the file.
+            self.fs.setattr(&weir_vfs::Caller::Own, id, &set).await?;
+        }
+        Ok(())
+    }
+
+    /// close(2) of a descriptor: the process's locks end, and its data goes to the store. Stores of other
+    /// machines make it durable, as NFS clients do.
+    pub(super) async fn flush(&self, node: u64, fh: u64, lock_owner: u64) -> Answered {
+        let open = self.file(fh)?;
+        self.unlock(node, locks_of(lock_owner), LockRange::ALL).await;
+        if open.file.access().contains(Access::WRITE) {
+            if self.fs.store().names_change_here() {
+                open.file.write_back_async().await?;
+            } else {
+                open.file.sync_async(true).await?;
+            }
+        }
+        Ok(Answer::nothing())
+    }
+
+    /// The last descriptor and mapping of an open file are gone.
+    pub(super) async fn release(&self, node: u64, args: &ReleaseIn) -> Answered {
+        if args.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
+            self.unlock(node, super::locks::flock_owner(args.lock_owner), LockRange::ALL).await;
+        }
+        self.close(args.fh);
+        Ok(Answer::nothing())
+    }
+
+    pub(super) async fn fsync(&self, fh: u64, data_only: bool) -> Answered {
+        self.file(fh)?.file.sync_async(data_only).await?;
+        Ok(Answer::nothing())
+    }
+
+    pub(super) async fn fallocate(
+        &self,
+        from: Requester,
+        node: u64,
+        args: &FallocateIn,
+    ) -> Answered {
+        let open = self.file(args.fh)?;
+        let file = &open.file;
+        let FallocateIn { offset, length, .. } = *args;
+        let end = offset.checked_add(length).ok_or(Errno(libc::EFBIG))?;
+        let mode = args.mode.cast_signed();
+        let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 if !keep => file.allocate_async(offset, length).await?,
+            // Reserved space behind the end is not something that every store has.
+            0 if end <= file.getattr().await?.size => file.allocate_async(offset, length).await?,
+            libc::FALLOC_FL_PUNCH_HOLE if keep => file.punch_hole_async(offset, length).await?,
+            libc::FALLOC_FL_ZERO_RANGE => {
+                let size = file.getattr().await?.size;
+                let length = if keep { end.min(size).saturating_sub(offset) } else { length };
+                if length > 0 {
+                    let reserve = file.capabilities().contains(Capabilities::ALLOCATE);
+                    file.zero_range_async(offset, length, reserve).await?;
+                }
+            }
+            _ => return Err(Error::NotSupported.into()),
+        }
+        self.kill_set_ids(&self.caller(from), self.nodes.file(node)?).await?;
+        // The kernel asks again for the size and the blocks.
+        self.drop_attributes(node);
+        Ok(Answer::nothing())
+    }
+
+    /// SEEK_DATA and SEEK_HOLE.
+    pub(super) async fn lseek(&self, args: &LseekIn) -> Answered {
+        let open = self.file(args.fh)?;
+        let wanted = match args.whence.cast_signed() {
+            libc::SEEK_DATA => SegmentKind::Data,
+            libc::SEEK_HOLE => SegmentKind::Hole,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        let mut at = args.offset;
+        loop {
+            match open.file.extent_at_async(at).await {
+                Ok(extent) if extent.kind == wanted => break,
+                Ok(extent) => at = extent.end,
+                // A hole follows the last byte.
+                Err(Error::NoSuchRange) if wanted == SegmentKind::Hole && at > args.offset => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Answer::of(&abi::LseekOut { offset: at }))
+    }
+
+    /// copy_file_range(2): shares the range if the store can, else has the store copy it.
+    pub(super) async fn copy_file_range(
+        &self,
+        args: &abi::CopyFileRangeIn,
+        long_count: bool,
+    ) -> Answered {
+        let (from, to) = (self.file(args.fh_in)?, self.file(args.fh_out)?);
+        let size = from.file.getattr().await?.size;
+        let most = if long_count { i64::MAX as u64 } else { u64::from(u32::MAX & !4095) };
+        let len = args.len.min(size.saturating_sub(args.off_in)).min(most);
+        if len == 0 {
+            return Ok(copied(0, long_count));
+        }
+        let can = to.file.capabilities();
+        let (at, to_at) = (args.off_in, args.off_out);
+        if can.contains(Capabilities::CLONE)
+            && is_sharable(&to.file.getattr().await?, size, (at, len, to_at))
+            && to.file.clone_range_async(&from.file, at, len, to_at).await.is_ok()
+        {
+            self.drop_attributes(args.nodeid_out);
+            return Ok(copied(len, long_count));
+        }
+        if !can.contains(Capabilities::COPY) {
+            // The kernel copies by reading and writing then.
+            return Err(Error::NotSupported.into());
+        }
+        let done = to.file.copy_range_async(&from.file, at, len, to_at).await?;
+        self.drop_attributes(args.nodeid_out);
+        Ok(copied(done, long_count))
+    }
+}
+
+/// The reply to a copy of `bytes` bytes.
+fn copied(bytes: u64, long_count: bool) -> Answer {
+    match long_count {
+        true => Answer::of(&abi::CopyFileRangeOut { bytes_copied: bytes }),
+        false => Answer::of(&abi::WriteOut { size: bytes as u32, padding: 0 }),
+    }
+}
+
+/// Shared ranges begin at multiples of a block, and end there or at both files' ends.
+fn is_sharable(to: &Attr, size: u64, (at, len, to_at): (u64, u64, u64)) -> bool {
+    const BLOCK: u64 = 4096;
+    let whole = len.is_multiple_of(BLOCK) || (at + len == size && to_at + len >= to.size);
+    at.is_multiple_of(BLOCK) && to_at.is_multiple_of(BLOCK) && whole
+}
+
+fn locks_of(owner: u64) -> weir_vfs::LockOwner {
+    weir_vfs::LockOwner(owner)
+}

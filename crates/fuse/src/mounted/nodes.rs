@@ -1,0 +1,143 @@
+//! Nodes: the numbers by which the kernel names files.
+//!
+//! 1. A node's number means one file as long as the mount lasts; numbers are not used again.
+//! 2. The kernel counts its uses of a node: one for each reply with an entry. The table keeps a node
+//!    until the kernel has given all of them back (FORGET), so it is as large as the kernel's own.
+
+use crate::wire::abi::{ForgetOne, ROOT};
+use crate::wire::reply::Errno;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use weir_vfs::{Attr, FileId, OpenFile};
+
+/// The nodes in use.
+pub(crate) struct Nodes {
+    table: Mutex<Table>,
+}
+
+struct Table {
+    nodes: HashMap<u64, Node>,
+    numbers: HashMap<FileId, u64>,
+    next: u64,
+}
+
+struct Node {
+    id: FileId,
+    /// Uses by the kernel.
+    lookups: u64,
+    /// The change attribute that the kernel saw last.
+    change: Option<u64>,
+    /// Open files.
+    opens: u64,
+    /// The open file of the store that holds the node's locks.
+    locks: Option<Arc<dyn OpenFile>>,
+}
+
+impl Node {
+    fn new(id: FileId) -> Self {
+        Self { id, lookups: 0, change: None, opens: 0, locks: None }
+    }
+}
+
+impl Nodes {
+    pub(crate) fn new(root: FileId) -> Self {
+        let mut root_node = Node::new(root);
+        root_node.lookups = 1;
+        let table = Table {
+            nodes: HashMap::from([(ROOT, root_node)]),
+            numbers: HashMap::from([(root, ROOT)]),
+            next: ROOT + 1,
+        };
+        Self { table: Mutex::new(table) }
+    }
+
+    /// The file of a node.
+    ///
+    /// # Errors
+    /// ESTALE for a number that the kernel does not have.
+    pub(crate) fn file(&self, node: u64) -> Result<FileId, Errno> {
+        let table = self.table.lock();
+        table.nodes.get(&node).map(|node| node.id).ok_or(Errno(libc::ESTALE))
+    }
+
+    /// The node of a file, with one more use by the kernel.
+    pub(crate) fn learn(&self, attr: &Attr) -> u64 {
+        let mut table = self.table.lock();
+        let number = match table.numbers.get(&attr.id) {
+            Some(&number) => number,
+            None => {
+                let number = table.next;
+                table.next += 1;
+                table.numbers.insert(attr.id, number);
+                table.nodes.insert(number, Node::new(attr.id));
+                number
+            }
+        };
+        if let Some(node) = table.nodes.get_mut(&number) {
+            node.lookups += 1;
+            node.change = Some(attr.change);
+        }
+        number
+    }
+
+    /// The kernel gives uses back.
+    pub(crate) fn forget(&self, forgotten: &[ForgetOne]) {
+        let mut table = self.table.lock();
+        for one in forgotten {
+            let Some(node) = table.nodes.get_mut(&one.nodeid) else { continue };
+            node.lookups = node.lookups.saturating_sub(one.nlookup);
+            if node.lookups == 0 && one.nodeid != ROOT {
+                let id = node.id;
+                table.nodes.remove(&one.nodeid);
+                table.numbers.remove(&id);
+            }
+        }
+    }
+
+    /// The nodes of files that have the number, if the kernel uses them.
+    pub(crate) fn number(&self, id: FileId) -> Option<u64> {
+        self.table.lock().numbers.get(&id).copied()
+    }
+
+    /// Notes the change attribute that the kernel gets. Returns whether it differs from the last one.
+    pub(crate) fn note_change(&self, node: u64, change: u64) -> bool {
+        let mut table = self.table.lock();
+        let Some(node) = table.nodes.get_mut(&node) else { return true };
+        node.change.replace(change) != Some(change)
+    }
+
+    /// Counts one more open file.
+    pub(crate) fn opened(&self, node: u64) {
+        if let Some(node) = self.table.lock().nodes.get_mut(&node) {
+            node.opens += 1;
+        }
+    }
+
+    /// Counts one open file less. Returns the node's locks if it was the last one.
+    pub(crate) fn closed(&self, node: u64) -> Option<Arc<dyn OpenFile>> {
+        let mut table = self.table.lock();
+        let node = table.nodes.get_mut(&node)?;
+        node.opens = node.opens.saturating_sub(1);
+        if node.opens == 0 { node.locks.take() } else { None }
+    }
+
+    /// The open file that holds the node's locks.
+    pub(crate) fn locks(&self, node: u64) -> Option<Arc<dyn OpenFile>> {
+        self.table.lock().nodes.get(&node)?.locks.clone()
+    }
+
+    /// Makes `file` the one that holds the node's locks, unless there is one already; returns that.
+    pub(crate) fn hold_locks(&self, node: u64, file: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
+        let mut table = self.table.lock();
+        match table.nodes.get_mut(&node) {
+            Some(node) => Arc::clone(node.locks.get_or_insert(file)),
+            None => file,
+        }
+    }
+
+    /// How many nodes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.table.lock().nodes.len()
+    }
+}

@@ -1,0 +1,250 @@
+//! A session with the kernel: from the first request to the last.
+//!
+//! ```text
+//!   kernel --request--> receive (one of a few threads) --> decode
+//!                          |
+//!                          |-- READ of resident pages: answered here, from the page frames
+//!                          |-- FORGET, INTERRUPT: done here
+//!                          `-- all else: polled once here; if it has to wait, it goes on as a task
+//! ```
+//!
+//! 1. A receiving thread waits for the kernel, and for a free buffer; never for the store, unless the
+//!    store works on the calling thread.
+//! 2. The memory of requests is bounded: `MOST_REQUESTS` in progress, and `SPARE_BUFFERS` with large
+//!    data.
+
+pub(crate) mod buffers;
+pub(crate) mod device;
+pub(crate) mod pending;
+
+use crate::mounted::{Mounted, Settings};
+use crate::session::buffers::{Buffer, Buffers, Payload};
+use crate::session::device::Device;
+use crate::session::pending::Table;
+use crate::wire::abi::{self, InitFlags};
+use crate::wire::request::{Op, Request, unique_of};
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::thread::JoinHandle;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tracing::{debug, error};
+use weir_pagecache::CachedFs;
+use weir_vfs::Capabilities;
+use zerocopy::IntoBytes;
+
+/// Most bytes of one READ or WRITE.
+pub(crate) const MOST_BYTES: usize = 1 << 20;
+/// Room for the arguments of a WRITE in front of its data.
+const ARGUMENT_BYTES: usize = 4096;
+/// Buffers for WRITEs that wait.
+const SPARE_BUFFERS: usize = 32;
+/// Requests in progress at a time.
+const MOST_REQUESTS: usize = 4096;
+/// Requests that the kernel makes ahead (read-ahead, asynchronous I/O) at a time.
+const MOST_BACKGROUND: u16 = 64;
+
+/// A file system that the kernel uses.
+#[derive(Debug)]
+pub struct Session {
+    mounted: Arc<Mounted>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Session {
+    /// Answers the kernel's first request on `device`, a mounted device, and begins to serve `fs` to
+    /// it with `threads` receiving threads. Operations that wait run on `runtime`.
+    ///
+    /// # Errors
+    /// The kernel's version of the protocol is too old (Linux before 5.4), or the device fails.
+    pub fn start(
+        device: OwnedFd,
+        fs: CachedFs,
+        settings: Settings,
+        threads: usize,
+        runtime: Handle,
+    ) -> io::Result<Self> {
+        let device = Arc::new(Device::new(device));
+        let threads = threads.max(2);
+        let buffers = Buffers::new(MOST_BYTES + ARGUMENT_BYTES, threads + SPARE_BUFFERS);
+        negotiate(&device, &mut buffers.take(), &fs, &settings)?;
+        let mounted = Arc::new(Mounted::new(fs, settings, Arc::clone(&device)));
+        let receiver = Receiver {
+            device,
+            mounted: Arc::clone(&mounted),
+            table: Arc::default(),
+            permits: Arc::new(Semaphore::new(MOST_REQUESTS)),
+            runtime,
+        };
+        let start = |number| {
+            let (receiver, buffer) = (receiver.clone(), buffers.take());
+            let name = format!("weir-fuse-{number}");
+            std::thread::Builder::new().name(name).spawn(move || receiver.run(buffer))
+        };
+        let threads = (0..threads).map(start).collect::<io::Result<_>>()?;
+        Ok(Self { mounted, threads })
+    }
+
+    /// Waits until the file system is unmounted, and no program uses it.
+    pub fn wait(self) {
+        for thread in self.threads {
+            // The thread has reported its panic.
+            let _ = thread.join();
+        }
+        drop(self.mounted);
+    }
+}
+
+/// Answers FUSE_INIT.
+fn negotiate(
+    device: &Device,
+    buffer: &mut Buffer,
+    fs: &CachedFs,
+    settings: &Settings,
+) -> io::Result<()> {
+    let unsupported = |text: String| io::Error::new(io::ErrorKind::Unsupported, text);
+    loop {
+        let ended = || io::Error::new(io::ErrorKind::NotConnected, "unmounted before it was in use");
+        let len = device.receive(buffer.bytes_mut())?.ok_or_else(ended)?;
+        let request = Request::decode(&buffer.bytes()[..len])
+            .map_err(|error| io::Error::other(format!("malformed first request: {error:?}")))?;
+        let Op::Init(init) = request.op else {
+            return Err(io::Error::other("the kernel's first request is not FUSE_INIT"));
+        };
+        let mut out = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..Default::default() };
+        if init.major > abi::MAJOR {
+            // The kernel sends the request again, in this version.
+            device.send(request.unique, 0, &[IoSlice::new(out.as_bytes())])?;
+            continue;
+        }
+        if init.major < abi::MAJOR || init.minor < abi::LEAST_MINOR {
+            device.send(request.unique, -libc::EPROTO, &[])?;
+            let text = format!("the kernel speaks FUSE {}.{}", init.major, init.minor);
+            return Err(unsupported(format!("{text}; Linux 5.4 or later is needed")));
+        }
+        let offered = InitFlags::from_bits_truncate(
+            u64::from(init.flags) | u64::from(init.flags2) << 32,
+        );
+        let mut flags = abilities(fs.store().capabilities(), settings) & offered;
+        if !offered.contains(InitFlags::INIT_EXT) {
+            flags &= InitFlags::from_bits_truncate(u32::MAX.into());
+        }
+        debug!("FUSE {}.{}: {flags:?}", init.major, init.minor);
+        out.minor = init.minor.min(abi::MINOR);
+        out.max_readahead = init.max_readahead.max(MOST_BYTES as u32);
+        out.flags = flags.bits() as u32;
+        out.flags2 = (flags.bits() >> 32) as u32;
+        out.max_background = MOST_BACKGROUND;
+        out.congestion_threshold = MOST_BACKGROUND * 3 / 4;
+        out.max_write = MOST_BYTES as u32;
+        out.time_gran = 1;
+        out.max_pages = (MOST_BYTES / 4096) as u16;
+        return device.send(request.unique, 0, &[IoSlice::new(out.as_bytes())]);
+    }
+}
+
+/// The abilities of this server.
+fn abilities(store: Capabilities, settings: &Settings) -> InitFlags {
+    let mut flags = InitFlags::ASYNC_READ
+        | InitFlags::BIG_WRITES
+        | InitFlags::DONT_MASK
+        | InitFlags::DO_READDIRPLUS
+        | InitFlags::READDIRPLUS_AUTO
+        | InitFlags::ASYNC_DIO
+        | InitFlags::PARALLEL_DIROPS
+        | InitFlags::MAX_PAGES
+        | InitFlags::CACHE_SYMLINKS
+        | InitFlags::HANDLE_KILLPRIV_V2
+        | InitFlags::INIT_EXT
+        | InitFlags::DIRECT_IO_ALLOW_MMAP;
+    // Without these, the kernel keeps the locks itself, for the programs on this mount.
+    flags.set(InitFlags::POSIX_LOCKS | InitFlags::FLOCK_LOCKS, store.contains(Capabilities::LOCKS));
+    // The kernel checks permissions only for a mount that other users use.
+    let checks_acls = settings.kernel_checks && store.contains(Capabilities::POSIX_ACL);
+    flags.set(InitFlags::POSIX_ACL, checks_acls);
+    flags
+}
+
+/// Receives requests.
+#[derive(Clone)]
+struct Receiver {
+    device: Arc<Device>,
+    mounted: Arc<Mounted>,
+    table: Arc<Table>,
+    permits: Arc<Semaphore>,
+    runtime: Handle,
+}
+
+impl Receiver {
+    fn run(self, mut buffer: Buffer) {
+        let _within = self.runtime.enter();
+        loop {
+            match self.device.receive(buffer.bytes_mut()) {
+                Ok(Some(len)) => self.handle(&mut buffer, len),
+                Ok(None) => return,
+                Err(error) => return error!("cannot receive from the FUSE device: {error}"),
+            }
+        }
+    }
+
+    fn handle(&self, buffer: &mut Buffer, len: usize) {
+        let request = match Request::decode(&buffer.bytes()[..len]) {
+            Ok(request) => request,
+            Err(malformed) => {
+                error!("the kernel sent a malformed request: {malformed:?}");
+                if let Some(unique) = unique_of(&buffer.bytes()[..len]) {
+                    let _ = self.device.send(unique, -libc::EIO, &[]);
+                }
+                return;
+            }
+        };
+        match request.op {
+            Op::Forget(nodes) => self.mounted.forget(&nodes),
+            Op::Destroy => {}
+            Op::Interrupt { unique } => self.interrupt(request.unique, unique),
+            Op::Read(args) if self.mounted.read_resident(&self.device, request.unique, &args) => {}
+            _ => self.begin(request, buffer),
+        }
+    }
+
+    fn begin(&self, request: Request, buffer: &mut Buffer) {
+        let waits_for_lock = matches!(request.op, Op::Setlk { wait: true, .. });
+        let reply =
+            self.table.enter(&self.device, request.unique, request.from, waits_for_lock);
+        let data = match &request.op {
+            Op::Write { data, .. } => Some(Payload::take(buffer, data.clone())),
+            _ => None,
+        };
+        let (mounted, permits) = (Arc::clone(&self.mounted), Arc::clone(&self.permits));
+        let Ok(permit) = permits.try_acquire_owned().or_else(|_| {
+            self.runtime.block_on(Arc::clone(&self.permits).acquire_owned())
+        }) else {
+            return;
+        };
+        self.drive(async move {
+            mounted.serve(request, data, reply).await;
+            drop(permit);
+        });
+    }
+
+    /// Polls once here, which is often enough, and leaves the rest to the runtime.
+    fn drive(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
+        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.runtime.spawn(work);
+        }
+    }
+
+    fn interrupt(&self, own: u64, unique: u64) {
+        match self.table.find(unique) {
+            Some(pending) => drop(self.runtime.spawn(pending.interrupt())),
+            // Not entered yet: the kernel sends the interrupt again. Answered: it ignores this.
+            None => drop(self.device.send(own, -libc::EAGAIN, &[])),
+        }
+    }
+}
+

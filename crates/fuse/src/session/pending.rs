@@ -1,0 +1,157 @@
+//! Requests that are not answered yet.
+//!
+//! 1. Each request is answered once: by its operation, or before that because its thread is killed
+//!    or stops waiting for a lock.
+//! 2. An operation whose request was answered without it runs to its end all the same: what it does
+//!    may be half done, and a file system must not be left so. It undoes what only an answer would
+//!    hand over (a use of a node, an open file). Waiting for a lock is the exception: it ends.
+//! 3. A reply that is dropped unanswered, as after a panic, is an I/O error: no thread waits for ever.
+
+use crate::session::device::Device;
+use crate::wire::reply::Errno;
+use crate::wire::request::Requester;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tracing::debug;
+
+/// Parts of the table, each with its own lock.
+const SHARDS: usize = 16;
+
+/// The unanswered requests, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    shards: [Mutex<HashMap<u64, Arc<Pending>>>; SHARDS],
+}
+
+/// A request that is not answered yet.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    unique: u64,
+    device: Arc<Device>,
+    from: Requester,
+    waits_for_lock: bool,
+    answered: AtomicBool,
+    given_up: Notify,
+}
+
+/// The one reply to a request.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pending: Arc<Pending>,
+    table: Arc<Table>,
+}
+
+/// The request was answered already, or the kernel waits no more.
+#[derive(Debug)]
+pub(crate) struct Unwanted;
+
+impl Table {
+    fn shard(&self, unique: u64) -> &Mutex<HashMap<u64, Arc<Pending>>> {
+        // Requests have even numbers.
+        &self.shards[(unique >> 1) as usize % SHARDS]
+    }
+
+    /// Enters a request.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        device: &Arc<Device>,
+        unique: u64,
+        from: Requester,
+        waits_for_lock: bool,
+    ) -> Reply {
+        let pending = Arc::new(Pending {
+            unique,
+            device: Arc::clone(device),
+            from,
+            waits_for_lock,
+            answered: AtomicBool::new(false),
+            given_up: Notify::new(),
+        });
+        self.shard(unique).lock().insert(unique, Arc::clone(&pending));
+        Reply { pending, table: Arc::clone(self) }
+    }
+
+    /// The unanswered request with this number.
+    pub(crate) fn find(&self, unique: u64) -> Option<Arc<Pending>> {
+        self.shard(unique).lock().get(&unique).cloned()
+    }
+}
+
+impl Pending {
+    /// Answers it, unless it is answered.
+    fn answer(&self, error: i32, parts: &[IoSlice<'_>]) -> Result<(), Unwanted> {
+        if self.answered.swap(true, Ordering::AcqRel) {
+            return Err(Unwanted);
+        }
+        self.device.send(self.unique, error, parts).map_err(|error| {
+            debug!("the kernel does not take the reply to request {}: {error}", self.unique);
+            Unwanted
+        })
+    }
+
+    /// Its thread got a signal. Answers at once if it waits for a lock; otherwise only if the thread is
+    /// killed: an operation on a file system is not interrupted by other signals.
+    pub(crate) async fn interrupt(self: Arc<Self>) {
+        let mut pause = Duration::from_millis(20);
+        while !self.answered.load(Ordering::Acquire) {
+            if self.waits_for_lock || is_killed(self.from.pid) {
+                let _ = self.answer(-libc::EINTR, &[]);
+                self.given_up.notify_one();
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+}
+
+impl Reply {
+    /// The number of the request.
+    pub(crate) fn unique(&self) -> u64 {
+        self.pending.unique
+    }
+
+    /// Success, with these bytes.
+    ///
+    /// # Errors
+    /// Nothing was handed over.
+    pub(crate) fn send(self, parts: &[IoSlice<'_>]) -> Result<(), Unwanted> {
+        self.pending.answer(0, parts)
+    }
+
+    /// Failure.
+    pub(crate) fn fail(self, errno: Errno) {
+        let _ = self.pending.answer(-errno.0, &[]);
+    }
+
+    /// Waits until the request is answered without its operation.
+    pub(crate) async fn given_up(&self) {
+        self.pending.given_up.notified().await;
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.table.shard(self.pending.unique).lock().remove(&self.pending.unique);
+        if !self.pending.answered.load(Ordering::Acquire) {
+            let _ = self.pending.answer(-libc::EIO, &[]);
+        }
+    }
+}
+
+/// Whether SIGKILL is pending for thread `pid`: the kernel turns every deadly signal into it. A
+/// thread in another namespace (0) cannot be asked, and counts as killed.
+fn is_killed(pid: u32) -> bool {
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let pending = |line: &str| {
+        let hex = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(hex.trim(), 16).ok()
+    };
+    status.lines().filter_map(pending).any(|signals| signals & KILL != 0)
+}

@@ -1,0 +1,260 @@
+//! The structures and constants of the kernel's FUSE protocol, 7.31 to 7.45 (`linux/fuse.h`). Byte
+//! order and alignment are the machine's.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The major version spoken.
+pub(crate) const MAJOR: u32 = 7;
+/// The newest minor version spoken.
+pub(crate) const MINOR: u32 = 45;
+/// The oldest minor version spoken: that of Linux 5.4, the first with all requests used here.
+pub(crate) const LEAST_MINOR: u32 = 31;
+/// The node of the root directory.
+pub(crate) const ROOT: u64 = 1;
+
+/// Declares structures that are read from or written to the device as they are.
+macro_rules! structures {
+    ($($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+            #[repr(C)]
+            pub(crate) struct $name { $(pub(crate) $field: $type,)* }
+        )*
+    };
+}
+
+structures! {
+    /// Begins every request.
+    InHeader {
+        len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32,
+        total_extlen: u16, padding: u16,
+    }
+    /// Begins every reply and notification.
+    OutHeader { len: u32, error: i32, unique: u64, }
+    InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: [u32; 11], }
+    InitOut {
+        major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16,
+        congestion_threshold: u16, max_write: u32, time_gran: u32, max_pages: u16,
+        map_alignment: u16, flags2: u32, max_stack_depth: u32, request_timeout: u16,
+        unused: [u16; 11],
+    }
+    NodeAttr {
+        ino: u64, size: u64, blocks: u64, atime: u64, mtime: u64, ctime: u64, atimensec: u32,
+        mtimensec: u32, ctimensec: u32, mode: u32, nlink: u32, uid: u32, gid: u32, rdev: u32,
+        blksize: u32, flags: u32,
+    }
+    EntryOut {
+        nodeid: u64, generation: u64, entry_valid: u64, attr_valid: u64, entry_valid_nsec: u32,
+        attr_valid_nsec: u32, attr: NodeAttr,
+    }
+    AttrOut { attr_valid: u64, attr_valid_nsec: u32, dummy: u32, attr: NodeAttr, }
+    GetattrIn { getattr_flags: u32, dummy: u32, fh: u64, }
+    SetattrIn {
+        valid: u32, padding: u32, fh: u64, size: u64, lock_owner: u64, atime: u64, mtime: u64,
+        ctime: u64, atimensec: u32, mtimensec: u32, ctimensec: u32, mode: u32, unused4: u32,
+        uid: u32, gid: u32, unused5: u32,
+    }
+    MknodIn { mode: u32, rdev: u32, umask: u32, padding: u32, }
+    MkdirIn { mode: u32, umask: u32, }
+    RenameIn { newdir: u64, }
+    Rename2In { newdir: u64, flags: u32, padding: u32, }
+    LinkIn { oldnodeid: u64, }
+    OpenIn { flags: u32, open_flags: u32, }
+    CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32, }
+    OpenOut { fh: u64, open_flags: u32, backing_id: i32, }
+    ReleaseIn { fh: u64, flags: u32, release_flags: u32, lock_owner: u64, }
+    FlushIn { fh: u64, unused: u32, padding: u32, lock_owner: u64, }
+    ReadIn {
+        fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, padding: u32,
+    }
+    WriteIn {
+        fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32,
+        padding: u32,
+    }
+    WriteOut { size: u32, padding: u32, }
+    StatfsOut {
+        blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32,
+        frsize: u32, padding: u32, spare: [u32; 6],
+    }
+    FsyncIn { fh: u64, fsync_flags: u32, padding: u32, }
+    SetxattrIn { size: u32, flags: u32, }
+    GetxattrIn { size: u32, padding: u32, }
+    GetxattrOut { size: u32, padding: u32, }
+    LkIn { fh: u64, owner: u64, start: u64, end: u64, kind: u32, pid: u32, lk_flags: u32, padding: u32, }
+    LkOut { start: u64, end: u64, kind: u32, pid: u32, }
+    AccessIn { mask: u32, padding: u32, }
+    InterruptIn { unique: u64, }
+    ForgetIn { nlookup: u64, }
+    BatchForgetIn { count: u32, dummy: u32, }
+    ForgetOne { nodeid: u64, nlookup: u64, }
+    FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
+    LseekIn { fh: u64, offset: u64, whence: u32, padding: u32, }
+    LseekOut { offset: u64, }
+    CopyFileRangeIn {
+        fh_in: u64, off_in: u64, nodeid_out: u64, fh_out: u64, off_out: u64, len: u64, flags: u64,
+    }
+    CopyFileRangeOut { bytes_copied: u64, }
+    /// Precedes the name of a directory entry; each entry is padded to 8 bytes.
+    Dirent { ino: u64, off: u64, namelen: u32, kind: u32, }
+    InvalInodeOut { ino: u64, off: i64, len: i64, }
+    InvalEntryOut { parent: u64, namelen: u32, flags: u32, }
+}
+
+/// Kinds of requests.
+pub(crate) mod opcode {
+    #![allow(missing_docs, reason = "the names are those of linux/fuse.h")]
+    pub(crate) const LOOKUP: u32 = 1;
+    pub(crate) const FORGET: u32 = 2;
+    pub(crate) const GETATTR: u32 = 3;
+    pub(crate) const SETATTR: u32 = 4;
+    pub(crate) const READLINK: u32 = 5;
+    pub(crate) const SYMLINK: u32 = 6;
+    pub(crate) const MKNOD: u32 = 8;
+    pub(crate) const MKDIR: u32 = 9;
+    pub(crate) const UNLINK: u32 = 10;
+    pub(crate) const RMDIR: u32 = 11;
+    pub(crate) const RENAME: u32 = 12;
+    pub(crate) const LINK: u32 = 13;
+    pub(crate) const OPEN: u32 = 14;
+    pub(crate) const READ: u32 = 15;
+    pub(crate) const WRITE: u32 = 16;
+    pub(crate) const STATFS: u32 = 17;
+    pub(crate) const RELEASE: u32 = 18;
+    pub(crate) const FSYNC: u32 = 20;
+    pub(crate) const SETXATTR: u32 = 21;
+    pub(crate) const GETXATTR: u32 = 22;
+    pub(crate) const LISTXATTR: u32 = 23;
+    pub(crate) const REMOVEXATTR: u32 = 24;
+    pub(crate) const FLUSH: u32 = 25;
+    pub(crate) const INIT: u32 = 26;
+    pub(crate) const OPENDIR: u32 = 27;
+    pub(crate) const READDIR: u32 = 28;
+    pub(crate) const RELEASEDIR: u32 = 29;
+    pub(crate) const FSYNCDIR: u32 = 30;
+    pub(crate) const GETLK: u32 = 31;
+    pub(crate) const SETLK: u32 = 32;
+    pub(crate) const SETLKW: u32 = 33;
+    pub(crate) const ACCESS: u32 = 34;
+    pub(crate) const CREATE: u32 = 35;
+    pub(crate) const INTERRUPT: u32 = 36;
+    pub(crate) const DESTROY: u32 = 38;
+    pub(crate) const BATCH_FORGET: u32 = 42;
+    pub(crate) const FALLOCATE: u32 = 43;
+    pub(crate) const READDIRPLUS: u32 = 44;
+    pub(crate) const RENAME2: u32 = 45;
+    pub(crate) const LSEEK: u32 = 46;
+    pub(crate) const COPY_FILE_RANGE: u32 = 47;
+    pub(crate) const SYNCFS: u32 = 50;
+    pub(crate) const TMPFILE: u32 = 51;
+    pub(crate) const COPY_FILE_RANGE_64: u32 = 53;
+}
+
+bitflags::bitflags! {
+    /// Abilities that kernel and server agree on (FUSE_INIT).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct InitFlags: u64 {
+        const ASYNC_READ = 1 << 0;
+        const POSIX_LOCKS = 1 << 1;
+        const BIG_WRITES = 1 << 5;
+        /// The server applies the umask.
+        const DONT_MASK = 1 << 6;
+        const FLOCK_LOCKS = 1 << 10;
+        const DO_READDIRPLUS = 1 << 13;
+        const READDIRPLUS_AUTO = 1 << 14;
+        const ASYNC_DIO = 1 << 15;
+        const PARALLEL_DIROPS = 1 << 18;
+        const POSIX_ACL = 1 << 20;
+        const MAX_PAGES = 1 << 22;
+        const CACHE_SYMLINKS = 1 << 23;
+        /// The server clears set-id bits where a change requires it.
+        const HANDLE_KILLPRIV_V2 = 1 << 28;
+        /// `flags2` is in use.
+        const INIT_EXT = 1 << 30;
+        /// Files with direct I/O can be mapped.
+        const DIRECT_IO_ALLOW_MMAP = 1 << 36;
+    }
+}
+
+bitflags::bitflags! {
+    /// The attributes that SETATTR sets.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Fattr: u32 {
+        const MODE = 1 << 0;
+        const UID = 1 << 1;
+        const GID = 1 << 2;
+        const SIZE = 1 << 3;
+        const ATIME = 1 << 4;
+        const MTIME = 1 << 5;
+        const FH = 1 << 6;
+        const ATIME_NOW = 1 << 7;
+        const MTIME_NOW = 1 << 8;
+        const KILL_SUIDGID = 1 << 11;
+    }
+}
+
+bitflags::bitflags! {
+    /// How the kernel treats an open file (OPEN's reply).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct OpenFlags: u32 {
+        /// Its reads and writes do not use the kernel's page cache.
+        const DIRECT_IO = 1 << 0;
+        /// The kernel keeps the pages that it has.
+        const KEEP_CACHE = 1 << 1;
+        /// The kernel keeps the entries of the directory.
+        const CACHE_DIR = 1 << 3;
+        /// Writes with direct I/O may be concurrent.
+        const PARALLEL_DIRECT_WRITES = 1 << 6;
+    }
+}
+
+/// GETATTR names an open file.
+pub(crate) const GETATTR_FH: u32 = 1;
+/// A lock of flock(2), not fcntl(2).
+pub(crate) const LK_FLOCK: u32 = 1;
+/// The last descriptor is closed: release its lock of flock(2).
+pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 2;
+/// The write comes from the kernel's page cache.
+pub(crate) const WRITE_CACHE: u32 = 1;
+/// The write clears set-id bits.
+pub(crate) const WRITE_KILL_SUIDGID: u32 = 4;
+/// The truncation at open clears set-id bits.
+pub(crate) const OPEN_KILL_SUIDGID: u32 = 1;
+/// FSYNC of the data alone.
+pub(crate) const FSYNC_FDATASYNC: u32 = 1;
+/// Notifications.
+pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
+/// A name of a directory is not valid any more.
+pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::size_of;
+
+    /// The sizes in `linux/fuse.h`.
+    #[test]
+    fn structures_have_the_kernels_sizes() {
+        let sizes = [
+            (size_of::<InHeader>(), 40),
+            (size_of::<OutHeader>(), 16),
+            (size_of::<InitIn>(), 64),
+            (size_of::<InitOut>(), 64),
+            (size_of::<NodeAttr>(), 88),
+            (size_of::<EntryOut>(), 128),
+            (size_of::<AttrOut>(), 104),
+            (size_of::<SetattrIn>(), 88),
+            (size_of::<ReadIn>(), 40),
+            (size_of::<WriteIn>(), 40),
+            (size_of::<StatfsOut>(), 80),
+            (size_of::<LkIn>(), 48),
+            (size_of::<LkOut>(), 24),
+            (size_of::<FallocateIn>(), 32),
+            (size_of::<CopyFileRangeIn>(), 56),
+            (size_of::<Dirent>(), 24),
+        ];
+        for (at, (is, should)) in sizes.into_iter().enumerate() {
+            assert_eq!(is, should, "structure {at}");
+        }
+    }
+}

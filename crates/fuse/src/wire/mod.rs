@@ -1,0 +1,5 @@
+//! The kernel's FUSE protocol: types and codec, no I/O.
+
+pub(crate) mod abi;
+pub(crate) mod reply;
+pub(crate) mod request;

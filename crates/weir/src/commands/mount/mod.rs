@@ -1,0 +1,124 @@
+//! `weir mount`: resolves the arguments, and runs the mount here or in the background.
+//!
+//! - `source`: the store. `running`: the mount from its start to its end. `background`: the process that
+//!   stays behind, and the one that cleans up after a kill.
+
+mod background;
+mod running;
+mod source;
+
+use crate::arguments::{MountArgs, location};
+use crate::ended::Ended;
+use std::path::PathBuf;
+use std::time::Duration;
+use weir_fuse::Keeper;
+use weir_tools::failure::{Failure, Result};
+use weir_tools::location::Location;
+
+/// Mount a directory or an NFS server's files
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  weir mount nfs://filer/models /mnt/models          any user, without the kernel's NFS client
+  weir mount --uncached /srv/backups /mnt/backups    a local directory, read without filling the cache
+  weir mount --cache kernel nfs://filer/src ~/src    the kernel keeps what was read
+  weir mount --foreground --log info SOURCE DIR      for a service manager
+  fusermount3 -u /mnt/models                         unmount (root: umount)
+
+Data is kept in this process's page cache, of --budget bytes; the kernel keeps none \
+(--cache weir), so memory holds one copy, and a read or write of a file that was opened with O_DIRECT, or \
+that has the attribute user.weir.uncached=1, leaves the cache as it found it, without rules of \
+alignment. With --cache kernel the kernel keeps what was read, and a later read of it does not \
+reach this process.
+
+The command returns when DIR is usable; a process in the background serves it. SIGTERM, or \
+unmounting DIR, writes out all data and ends that process. If it is killed, DIR is unmounted, and programs \
+that use it get errors; what fsync(2) acknowledged is safe. What another client changed is seen when a \
+file is opened, as on NFS, and names and attributes after --attr-timeout. docs/MOUNT.md says \
+more.
+
+For /etc/fstab, link this program as /sbin/mount.fuse.weir; then options go into the fourth field:
+
+  nfs://filer/models  /mnt/models  fuse.weir  allow_other,budget=2G,_netdev  0  0")]
+pub(crate) struct Args {
+    /// A directory, or nfs://HOST[:PORT]/PATH[?OPTIONS]
+    #[arg(value_name = "SOURCE", value_parser = location(), required_unless_present = "guard")]
+    source: Option<Location>,
+    /// The directory to mount it on
+    #[arg(value_name = "DIR", required_unless_present = "guard")]
+    dir: Option<PathBuf>,
+    /// Which page cache keeps data: this process's, or the kernel's
+    #[arg(long, value_name = "WHOSE", default_value = "weir")]
+    cache: CacheArg,
+    /// Leave the cache as it was, with every read and write
+    #[arg(long)]
+    uncached: bool,
+    /// Refuse all changes
+    #[arg(long)]
+    read_only: bool,
+    /// Let other users use the mount; the kernel checks their permissions. Users other than root
+    /// need user_allow_other in /etc/fuse.conf
+    #[arg(long)]
+    allow_other: bool,
+    /// Seconds for which the kernel uses names and attributes without asking
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    attr_timeout: Duration,
+    /// Do not go to the background
+    #[arg(short, long)]
+    foreground: bool,
+    /// Log level: error, warn, info, debug or trace; by module, as in weir_fuse=debug,info
+    #[arg(long, value_name = "FILTER", default_value = "warn")]
+    log: String,
+    #[command(flatten)]
+    mount: MountArgs,
+    /// Run as the process in the background
+    #[arg(long, hide = true)]
+    announce: bool,
+    /// Detach mount NUMBER from PATH when standard input ends
+    #[arg(long, hide = true, value_name = "NUMBER:PATH", conflicts_with_all = ["source", "dir"])]
+    guard: Option<std::ffi::OsString>,
+}
+
+/// Which cache keeps data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum CacheArg {
+    /// This process's: one copy in memory, uncached operations exact
+    Weir,
+    /// The kernel's: what it has is read without this process
+    Kernel,
+}
+
+impl From<CacheArg> for Keeper {
+    fn from(arg: CacheArg) -> Self {
+        match arg {
+            CacheArg::Weir => Self::Weir,
+            CacheArg::Kernel => Self::Kernel,
+        }
+    }
+}
+
+impl Args {
+    /// The log filter.
+    pub(crate) fn log(&self) -> &str {
+        &self.log
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "take 0 to 86400 seconds".to_owned())
+}
+
+pub(crate) fn run(args: Args) -> Result<Ended> {
+    if let Some(guarded) = &args.guard {
+        return background::guard(guarded);
+    }
+    let (Some(source), Some(dir)) = (args.source.clone(), args.dir.clone()) else {
+        return Err(Failure::new("mount", "SOURCE and DIR are needed"));
+    };
+    if args.foreground || args.announce {
+        running::run(running::Wanted { source, dir, args })
+    } else {
+        background::start()
+    }
+}

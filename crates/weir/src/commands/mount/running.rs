@@ -1,0 +1,230 @@
+//! A mount from its start to its end.
+//!
+//! 1. The store is opened before the directory is mounted on: the two may be the same, and a failure then
+//!    leaves no mount behind.
+//! 2. At the end, all written data is in the store, or the command fails and says so.
+
+use super::source::{self, Source};
+use super::{Args, background};
+use crate::commands::runtime;
+use crate::ended::Ended;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{info, warn};
+use weir_control::{CacheStatus, Listener, Process, Status, socket_dir};
+use weir_fuse::{MountError, MountOptions, Mountpoint, Session, Settings};
+use weir_pagecache::{Cache, CachedFs, Config};
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::location::Location;
+use weir_tools::memory::{READAHEAD_BYTES, budget_bytes, check_budget};
+use weir_tools::text::size_text;
+use weir_vfs::FileKind;
+
+/// Largest default budget.
+const BUDGET_CAP_BYTES: u64 = 16 << 30;
+
+/// What is asked for.
+pub(super) struct Wanted {
+    pub(super) source: Location,
+    pub(super) dir: PathBuf,
+    pub(super) args: Args,
+}
+
+/// Mounts, serves until the mount ends, and writes out what is left.
+pub(super) fn run(wanted: Wanted) -> Result<Ended> {
+    if wanted.args.announce {
+        background::leave_terminal();
+    }
+    let runtime = runtime()?;
+    let ended = runtime.block_on(serve(wanted));
+    // A store that hangs keeps its calls for ever.
+    runtime.shutdown_timeout(super::super::LAST_CALLS);
+    ended
+}
+
+async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
+    let shown = format!("mount {source} on {}", dir.display());
+    let mut signals = Signals::new()?;
+    let fs = open(&source, &dir, &args).await?;
+    let Opened { fs, local } = fs;
+    let root = fs.getattr(fs.root()).await.asked(|| shown.clone())?;
+    if root.kind != FileKind::Directory {
+        return Err(Failure::new(shown, "the source is not a directory"));
+    }
+    let options = MountOptions {
+        source: source.to_string(),
+        read_only: args.read_only,
+        allow_other: args.allow_other,
+        trusted: false,
+    };
+    let (device, mountpoint) =
+        Mountpoint::attach(&dir, &options).map_err(|error| refused(&shown, &error))?;
+    let mut guard = background::Guard::start(&mountpoint);
+    let settings = Settings {
+        keeper: args.cache.into(),
+        uncached: args.uncached,
+        kernel_checks: args.allow_other,
+        valid: args.attr_timeout,
+    };
+    let threads = std::thread::available_parallelism().map_or(4, |n| n.get().clamp(3, 8));
+    let handle = tokio::runtime::Handle::current();
+    let started = Session::start(device, fs.clone(), settings, threads, handle);
+    let session = match started {
+        Ok(session) => session,
+        Err(error) => {
+            let _ = mountpoint.detach();
+            return Err(Failure::new(shown, error.to_string()));
+        }
+    };
+    listen(&fs, &shown, &mountpoint, local);
+    info!("mounted {source} on {}", mountpoint.path().display());
+    background::announce(args.announce)?;
+    let unmounted = tokio::task::spawn_blocking(move || session.wait());
+    let interrupted = tokio::select! {
+        _ = unmounted => false,
+        () = signals.stop() => true,
+    };
+    let ended = end(&fs, interrupted.then_some(&mountpoint), signals).await;
+    guard.dismiss();
+    ended.asked(|| format!("write out the data of {}", mountpoint.path().display()))?;
+    Ok(Ended::Done)
+}
+
+/// Detaches the mount, if it is still there, and writes out all data.
+async fn end(
+    fs: &CachedFs,
+    mounted: Option<&Mountpoint>,
+    mut signals: Signals,
+) -> weir_vfs::Result<()> {
+    let write_out = async {
+        if let Some(mountpoint) = mounted {
+            // Most of it while programs can still use the mount; the rest afterwards.
+            let _ = fs.cache().flush().await;
+            if let Err(error) = mountpoint.detach() {
+                warn!("cannot unmount {}: {error}", mountpoint.path().display());
+            }
+        }
+        fs.unmount().await
+    };
+    tokio::select! {
+        ended = write_out => ended,
+        () = signals.stop() => {
+            warn!("second signal to stop: ending without writing out the rest");
+            if let Some(mountpoint) = mounted {
+                let _ = mountpoint.detach();
+            }
+            Err(weir_vfs::Error::Interrupted)
+        }
+    }
+}
+
+struct Opened {
+    fs: CachedFs,
+    /// The directory, if it is one of this machine.
+    local: Option<PathBuf>,
+}
+
+async fn open(source: &Location, dir: &std::path::Path, args: &Args) -> Result<Opened> {
+    check_budget(args.mount.budget())?;
+    let bytes = budget_bytes(args.mount.budget(), BUDGET_CAP_BYTES);
+    let config =
+        Config { budget_bytes: bytes, readahead_bytes: READAHEAD_BYTES, ..Config::default() };
+    let cache =
+        Cache::new(config).asked(|| format!("set up a page cache of {}", size_text(bytes)))?;
+    let mut options = args.mount.options()?;
+    options.uncached |= args.uncached;
+    options.ro |= args.read_only;
+    let Source { store, local } = source::open(source, dir, &options).await?;
+    Ok(Opened { fs: cache.mount(store), local })
+}
+
+fn refused(shown: &str, error: &MountError) -> Failure {
+    let failure = Failure::new(shown, error.to_string());
+    match error {
+        MountError::NoDevice => failure
+            .advice("load the module fuse; for a container, pass the device: --device /dev/fuse"),
+        MountError::NoHelper => {
+            failure.advice("install the package fuse3, or mount as root")
+        }
+        MountError::Helper(said) if said.contains("allow_other") => {
+            failure.advice("add the line user_allow_other to /etc/fuse.conf, or mount as root")
+        }
+        MountError::Refused(_) => failure.advice(
+            "a container may lack the right to mount (CAP_SYS_ADMIN in its user namespace)",
+        ),
+        MountError::Helper(_) | MountError::Directory(_) => failure,
+    }
+}
+
+/// Answers `weir status` and the like as long as this process runs.
+fn listen(fs: &CachedFs, shown: &str, mountpoint: &Mountpoint, local: Option<PathBuf>) {
+    match Listener::bind(&socket_dir()) {
+        Ok(listener) => {
+            let mut places = vec![(mountpoint.path().to_owned(), fs.clone())];
+            places.extend(local.filter(|path| path != mountpoint.path()).map(|at| (at, fs.clone())));
+            let what = shown.to_owned();
+            let process = Mounted { fs: fs.clone(), places, what, started: Instant::now() };
+            tokio::spawn(listener.serve(Arc::new(process)));
+        }
+        Err(error) => warn!("`weir status` will not find this mount: {error}"),
+    }
+}
+
+/// The answers of a mount at the control socket.
+struct Mounted {
+    fs: CachedFs,
+    places: Vec<(PathBuf, CachedFs)>,
+    what: String,
+    started: Instant,
+}
+
+impl Process for Mounted {
+    fn status(&self) -> Status {
+        let cache = self.fs.cache();
+        let counters = cache.stats();
+        Status {
+            pid: std::process::id(),
+            command: "mount".into(),
+            what: self.what.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            uptime_ms: self.started.elapsed().as_millis() as u64,
+            cache: CacheStatus {
+                budget_bytes: cache.budget_bytes(),
+                used_bytes: cache.used_bytes(),
+                dirty_bytes: cache.dirty_bytes(),
+                counters: counters.iter().map(|(name, value)| (name.into(), value)).collect(),
+            },
+            exports: Vec::new(),
+            operations: Vec::new(),
+            bounds_us: Vec::new(),
+            limits: Vec::new(),
+        }
+    }
+
+    fn file_systems(&self) -> Vec<(PathBuf, CachedFs)> {
+        self.places.clone()
+    }
+}
+
+/// Signals that end the mount.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self> {
+        let listen = |kind| signal(kind).asked(|| "listen to signals".to_owned());
+        let interrupt = listen(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: listen(SignalKind::terminate())? })
+    }
+
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

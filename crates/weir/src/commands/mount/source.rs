@@ -1,0 +1,49 @@
+//! The store that is mounted.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use weir_client::{MountOptions, NfsFs};
+use weir_stores::local::{LocalFs, LocalOptions};
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::location::Location;
+use weir_tools::mounts::mount_failure;
+use weir_vfs::FileSystem;
+
+/// A store, and where it is on this machine.
+pub(super) struct Source {
+    pub(super) store: Arc<dyn FileSystem>,
+    /// The directory, if it is one of this machine.
+    pub(super) local: Option<PathBuf>,
+}
+
+/// Opens the store for a mount on `dir`.
+pub(super) async fn open(
+    source: &Location,
+    dir: &Path,
+    options: &MountOptions,
+) -> Result<Source> {
+    match source {
+        Location::Local(path) => local(path, dir),
+        Location::Nfs(url) => {
+            let mounted = NfsFs::mount_on(Handle::current(), url, options).await;
+            let store = mounted.map_err(|error| mount_failure(url, &error))?;
+            Ok(Source { store, local: None })
+        }
+    }
+}
+
+fn local(path: &Path, dir: &Path) -> Result<Source> {
+    let asked = || format!("mount {}", path.display());
+    let real = path.canonicalize().asked(asked)?;
+    if let Ok(dir) = dir.canonicalize()
+        && dir != real
+        && dir.starts_with(&real)
+    {
+        let failed = format!("{} is inside {}", dir.display(), real.display());
+        let failure = Failure::new(asked(), failed);
+        return Err(failure.advice("the mount would contain itself; name another directory"));
+    }
+    let store = LocalFs::open(&real, LocalOptions::default()).asked(asked)?;
+    Ok(Source { store, local: Some(real) })
+}
