@@ -14,7 +14,7 @@ use std::ffi::{CString, OsString};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -245,9 +245,8 @@ fn unescaped(field: &[u8]) -> OsString {
     let mut rest = field;
     while let Some((&first, others)) = rest.split_first() {
         let octal = others.get(..3).filter(|_| first == b'\\');
-        let value = octal.and_then(|digits| {
-            u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
-        });
+        let value =
+            octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
         match value {
             Some(byte) => {
                 bytes.push(byte);

@@ -5,7 +5,8 @@
 
 use crate::commands::{
     bench, cat, check, checksum, chmod, chown, completions, cp, df, du, evict, exports, find, ln,
-    lock, ls, man, map, mkdir, mount, mount_helper, mv, rm, serve, stat, status, sync, touch, tree, truncate, warm,
+    lock, ls, man, map, mkdir, mount, mount_helper, mv, rm, serve, stat, status, sync, touch, tree,
+    truncate, warm,
 };
 use crate::ended::Ended;
 use crate::output::complain;
@@ -64,7 +65,10 @@ enum Command {
 
 /// Parses the command line, runs the command, and reports its failure.
 pub(crate) fn main() -> ExitCode {
-    let command = Cli::parse_from(find::spelled(mount_helper::spelled(std::env::args_os().collect()).into_iter())).command;
+    let command = Cli::parse_from(find::spelled(
+        mount_helper::spelled(std::env::args_os().collect()).into_iter(),
+    ))
+    .command;
     let log = match &command {
         Command::Serve(args) => args.log(),
         Command::Mount(args) => args.log(),

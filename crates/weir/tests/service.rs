@@ -158,7 +158,10 @@ fn the_units_are_sound() {
     let copy = service.replace("/usr/local/bin/weir", env!("CARGO_BIN_EXE_weir"));
     fs::write(dir.path().join("weir.service"), copy).unwrap();
     fs::copy(dist.join("weir.socket"), dir.path().join("weir.socket")).unwrap();
-    for unit in ["weir.service", "weir.socket"] {
+    let mount = fs::read_to_string(dist.join("weir-mount@.service")).unwrap();
+    let mount = mount.replace("/usr/local/bin/weir", env!("CARGO_BIN_EXE_weir"));
+    fs::write(dir.path().join("weir-mount@.service"), mount).unwrap();
+    for unit in ["weir.service", "weir.socket", "weir-mount@.service"] {
         let verify = Command::new("systemd-analyze")
             .args(["verify", "--man=no", "--recursive-errors=no"])
             .arg(dir.path().join(unit))

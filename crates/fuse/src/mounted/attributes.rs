@@ -1,6 +1,6 @@
 //! Attributes, extended attributes, access control lists, permissions.
 
-use crate::mounted::{Answer, Answered, Mounted};
+use crate::mounted::file_system::{Answer, Answered, Mounted};
 use crate::wire::abi::{Fattr, GetxattrOut, SetattrIn};
 use crate::wire::reply::{Errno, statfs_out, time};
 use crate::wire::request::Requester;
@@ -10,7 +10,8 @@ use weir_vfs::{
 
 impl Mounted {
     pub(super) async fn getattr(&self, node: u64, fh: Option<u64>) -> Answered {
-        let attr = match fh.and_then(|fh| self.files.get(fh as usize).map(|file| file.file.clone())) {
+        let attr = match fh.and_then(|fh| self.files.get(fh as usize).map(|file| file.file.clone()))
+        {
             Some(file) => file.getattr().await?,
             None => self.fs.getattr(self.nodes.file(node)?).await?,
         };
@@ -176,9 +177,7 @@ fn set_of(args: &SetattrIn) -> SetAttr {
 
 /// Which access control list an extended attribute is, if it is one.
 fn acl_kind(name: &[u8]) -> Option<AclKind> {
-    [AclKind::Access, AclKind::Default]
-        .into_iter()
-        .find(|&kind| acl_xattr(kind).to_bytes() == name)
+    [AclKind::Access, AclKind::Default].into_iter().find(|&kind| acl_xattr(kind).to_bytes() == name)
 }
 
 /// A value for a buffer of `size` bytes; its length if `size` is 0.

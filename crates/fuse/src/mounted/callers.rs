@@ -14,9 +14,14 @@ const VALID: Duration = Duration::from_secs(1);
 /// Most threads of which look-ups are kept.
 const MOST: usize = 1024;
 
+/// A thread, and the user and group that it acts as.
+type Thread = (u32, u32, u32);
+/// Groups, and when they were looked up.
+type Known = (Instant, Vec<u32>);
+
 #[derive(Default)]
 pub(crate) struct Callers {
-    groups: Mutex<HashMap<(u32, u32, u32), (Instant, Vec<u32>)>>,
+    groups: Mutex<HashMap<Thread, Known>>,
 }
 
 impl Callers {

@@ -4,33 +4,14 @@
 //!    which no store has.
 //! 2. Entries that were read and did not fit stay for the next READDIR, as far as it goes on there.
 
-use crate::mounted::{Answer, Answered, Mounted};
+use crate::mounted::file_system::{Answer, Answered, Mounted};
+use crate::mounted::handles::{Ahead, Directory};
 use crate::wire::abi::{Dirent, EntryOut, OpenFlags, ReadIn};
 use crate::wire::reply::{Entry, entry_out, open_out, type_bits};
 use crate::wire::request::Requester;
-use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use weir_vfs::{DirEntry, Error, FileId, FileKind, ReaddirRequest};
 use zerocopy::IntoBytes;
-
-/// An open directory.
-#[derive(Default)]
-pub(crate) struct Directory {
-    ahead: Mutex<Ahead>,
-}
-
-/// Entries that were read and not sent yet.
-#[derive(Default)]
-struct Ahead {
-    /// The position before the first of them.
-    at: u64,
-    /// Whether the first of them is sent with attributes.
-    with_attr: bool,
-    entries: VecDeque<DirEntry>,
-    /// Whether the directory ends after them.
-    eof: bool,
-}
 
 /// Positions after `.` and `..`.
 const DOT: u64 = 1;
@@ -73,7 +54,7 @@ impl Mounted {
             let mut ahead = self.ahead(from, &directory, id, at, &page).await?;
             let ended = ahead.eof;
             while let Some(entry) = ahead.entries.pop_front() {
-                if !page.add(&entry) {
+                if !self.is_hidden(id, &entry.name) && !page.add(&entry) {
                     ahead.entries.push_front(entry);
                     break;
                 }

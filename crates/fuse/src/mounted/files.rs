@@ -1,10 +1,15 @@
 //! Open files: data.
 
+use crate::mounted::file_system::{Answer, Answered, Keeper, Mounted};
+use crate::mounted::handles::OpenFile;
+use crate::mounted::locks::flock_owner;
 use crate::mounted::names::new_attributes;
-use crate::mounted::{Answer, Answered, Keeper, Mounted};
+use crate::mounted::nodes::LastClose;
 use crate::session::device::Device;
-use crate::wire::abi::{self, CreateIn, FallocateIn, LseekIn, OpenFlags, OpenIn, ReadIn, ReleaseIn};
-use crate::wire::reply::{Errno, entry_out, open_out};
+use crate::wire::abi::{
+    self, CreateIn, FallocateIn, LseekIn, OpenFlags, OpenIn, ReadIn, ReleaseIn,
+};
+use crate::wire::reply::{Entry, Errno, entry_out, open_out};
 use crate::wire::request::Requester;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -14,28 +19,12 @@ use weir_vfs::{
 };
 use zerocopy::IntoBytes;
 
-/// An open file.
-pub(crate) struct OpenFile {
-    pub(crate) file: File,
-    pub(crate) node: u64,
-    /// Its reads and writes leave the cache as it was.
-    uncached: bool,
-    /// Writes go to the end of the file.
-    append: bool,
-}
-
-impl OpenFile {
-    fn flags(&self) -> IoFlags {
-        if self.uncached { IoFlags::UNCACHED } else { IoFlags::empty() }
-    }
-}
-
 /// Zeros, for holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The bytes of segments read at `offset`, at most `len` of them.
 pub(super) fn slices(segments: &Segments, offset: u64, len: usize) -> Vec<IoSlice<'_>> {
-    let end = offset + len as u64;
+    let end = offset.saturating_add(len as u64);
     let mut slices = Vec::new();
     for segment in &segments.segments {
         match segment {
@@ -105,8 +94,10 @@ impl Mounted {
         let (made, file) = self.fs.create_open(&caller, new, mode, access).await?;
         let file = match file {
             Some(file) => file,
-            // The creator may use the file as it asked to, whatever the new file's mode says.
-            None if made.created => self.fs.open(&weir_vfs::Caller::Own, made.attr.id, access).await?,
+            // The access that a program asks for with a new file does not depend on the file's mode.
+            None if made.created => {
+                self.fs.open(&weir_vfs::Caller::Own, made.attr.id, access).await?
+            }
             None => self.fs.open(&caller, made.attr.id, access).await?,
         };
         let is_new = made.created;
@@ -114,13 +105,32 @@ impl Mounted {
             file.truncate_async(0).await?;
         }
         let attr = if is_new { made.attr } else { file.getattr().await? };
-        let entry = self.learn(attr);
-        let opened = self.enter(file, entry.node, args.flags, true);
-        let (fh, flags) = opened.inspect_err(|_| {
-            self.nodes.forget(&[abi::ForgetOne { nodeid: entry.node, nlookup: 1 }]);
-        })?;
-        let bytes = [entry_out(&entry).as_bytes(), open_out(fh, flags).as_bytes()].concat();
-        Ok(Answer { nodes: vec![entry.node], file: Some(fh), ..Answer::bytes(bytes) })
+        let node = self.nodes.learn(&attr);
+        self.opened_entry(file, node, attr, args.flags).await
+    }
+
+    /// The reply to a request that created and opened a file, of whose node the kernel gets a use.
+    pub(super) async fn opened_entry(
+        &self,
+        file: File,
+        node: u64,
+        attr: Attr,
+        flags: u32,
+    ) -> Answered {
+        let (fh, treated) = match self.enter(file, node, flags, true) {
+            Ok(opened) => opened,
+            Err(errno) => {
+                self.unhide(self.nodes.take_hidden(node)).await;
+                self.nodes.forget(&[abi::ForgetOne { nodeid: node, nlookup: 1 }]);
+                return Err(errno);
+            }
+        };
+        let mut out = entry_out(&Entry { node, attr, valid: self.settings.valid });
+        if self.nodes.has_hidden(node) {
+            out.attr.nlink = out.attr.nlink.saturating_sub(1);
+        }
+        let bytes = [out.as_bytes(), open_out(fh, treated).as_bytes()].concat();
+        Ok(Answer { nodes: vec![node], file: Some(fh), ..Answer::bytes(bytes) })
     }
 
     /// Enters an open file; returns its number and how the kernel treats it.
@@ -134,7 +144,8 @@ impl Mounted {
         let flags = flags.cast_signed();
         let direct = flags & libc::O_DIRECT != 0;
         let able = file.capabilities().contains(Capabilities::UNCACHED);
-        let by_kernel = self.settings.keeper == Keeper::Kernel && !self.settings.uncached && !direct;
+        let by_kernel =
+            self.settings.keeper == Keeper::Kernel && !self.settings.uncached && !direct;
         let open = OpenFile {
             file,
             node,
@@ -153,9 +164,11 @@ impl Mounted {
     }
 
     /// Forgets an open file.
-    pub(super) fn close(&self, fh: u64) {
+    pub(super) async fn close(&self, fh: u64) {
         if let Some(open) = self.files.take(fh as usize) {
-            drop(self.nodes.closed(open.node));
+            let LastClose { locks, hidden } = self.nodes.closed(open.node);
+            drop(locks);
+            self.unhide(hidden).await;
         }
     }
 
@@ -178,11 +191,12 @@ impl Mounted {
     pub(super) async fn read(&self, args: &ReadIn) -> Answered {
         let open = self.file(args.fh)?;
         let (at, len) = (args.offset, args.size as usize);
+        let end = at.checked_add(len as u64).ok_or(Errno(libc::EINVAL))?;
         let mut found = open.file.read_segments_async(at, len, open.flags()).await?;
         // A short read means the end of the file to the kernel.
-        while !found.eof && found.end(at) < at + len as u64 {
+        while !found.eof && found.end(at) < end {
             let next = found.end(at);
-            let rest = (at + len as u64 - next) as usize;
+            let rest = (end - next) as usize;
             let more = open.file.read_segments_async(next, rest, open.flags()).await?;
             if more.segments.is_empty() {
                 break;
@@ -248,9 +262,9 @@ impl Mounted {
     /// The last descriptor and mapping of an open file are gone.
     pub(super) async fn release(&self, node: u64, args: &ReleaseIn) -> Answered {
         if args.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
-            self.unlock(node, super::locks::flock_owner(args.lock_owner), LockRange::ALL).await;
+            self.unlock(node, flock_owner(args.lock_owner), LockRange::ALL).await;
         }
-        self.close(args.fh);
+        self.close(args.fh).await;
         Ok(Answer::nothing())
     }
 
@@ -321,7 +335,7 @@ impl Mounted {
     ) -> Answered {
         let (from, to) = (self.file(args.fh_in)?, self.file(args.fh_out)?);
         let size = from.file.getattr().await?.size;
-        let most = if long_count { i64::MAX as u64 } else { u64::from(u32::MAX & !4095) };
+        let most = if long_count { i64::MAX as u64 } else { u64::from(!4095_u32) };
         let len = args.len.min(size.saturating_sub(args.off_in)).min(most);
         if len == 0 {
             return Ok(copied(0, long_count));
@@ -356,7 +370,8 @@ fn copied(bytes: u64, long_count: bool) -> Answer {
 /// Shared ranges begin at multiples of a block, and end there or at both files' ends.
 fn is_sharable(to: &Attr, size: u64, (at, len, to_at): (u64, u64, u64)) -> bool {
     const BLOCK: u64 = 4096;
-    let whole = len.is_multiple_of(BLOCK) || (at + len == size && to_at + len >= to.size);
+    let whole =
+        len.is_multiple_of(BLOCK) || (at + len == size && to_at.saturating_add(len) >= to.size);
     at.is_multiple_of(BLOCK) && to_at.is_multiple_of(BLOCK) && whole
 }
 

@@ -5,7 +5,7 @@
 //!    but a process's locks are per file, however often it opened it.
 //! 2. That file is closed when no program has the node open.
 
-use crate::mounted::{Answer, Answered, Mounted};
+use crate::mounted::file_system::{Answer, Answered, Mounted};
 use crate::session::pending::Reply;
 use crate::wire::abi::{self, LkIn, LkOut};
 use crate::wire::reply::Errno;
@@ -61,7 +61,13 @@ impl Mounted {
         Ok(Answer::of(&out))
     }
 
-    pub(super) async fn setlk(&self, node: u64, args: &LkIn, wait: bool, reply: &Reply) -> Answered {
+    pub(super) async fn setlk(
+        &self,
+        node: u64,
+        args: &LkIn,
+        wait: bool,
+        reply: &Reply,
+    ) -> Answered {
         let owner = owner_of(args);
         let Some(lock) = lock_of(args)? else {
             self.unlock(node, owner, range_of(args)?).await;

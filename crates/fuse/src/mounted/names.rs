@@ -1,6 +1,6 @@
 //! Names: LOOKUP, and what creates, removes and changes names.
 
-use crate::mounted::{Answer, Answered, Mounted};
+use crate::mounted::file_system::{Answer, Answered, Mounted};
 use crate::wire::reply::{Errno, device_parts};
 use crate::wire::request::Requester;
 use weir_vfs::{CreateMode, RenameFlags, SetAttr, SpecialFile};
@@ -107,19 +107,19 @@ impl Mounted {
             libc::RENAME_EXCHANGE => RenameFlags::Exchange,
             _ => return Err(Errno(libc::EINVAL)),
         };
-        let (old, new) = (self.nodes.file(dir)?.entry(name), self.nodes.file(to_dir)?.entry(to_name));
+        let (old, new) =
+            (self.nodes.file(dir)?.entry(name), self.nodes.file(to_dir)?.entry(to_name));
         self.fs.rename(&self.caller(from), old, new, flags).await?;
         Ok(Answer::nothing())
     }
 
-    pub(super) async fn link(
-        &self,
-        from: Requester,
-        node: u64,
-        dir: u64,
-        name: &[u8],
-    ) -> Answered {
+    pub(super) async fn link(&self, from: Requester, node: u64, dir: u64, name: &[u8]) -> Answered {
         let (id, dir) = (self.nodes.file(node)?, self.nodes.file(dir)?);
-        Ok(self.entry(self.fs.link(&self.caller(from), id, dir.entry(name)).await?))
+        let mut attr = self.fs.link(&self.caller(from), id, dir.entry(name)).await?;
+        if let hidden @ Some(_) = self.nodes.take_hidden(node) {
+            self.unhide(hidden).await;
+            attr = self.fs.getattr(id).await?;
+        }
+        Ok(self.entry(attr))
     }
 }

@@ -7,7 +7,7 @@
 use crate::wire::abi::{ForgetOne, ROOT};
 use crate::wire::reply::Errno;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use weir_vfs::{Attr, FileId, OpenFile};
 
@@ -20,6 +20,8 @@ struct Table {
     nodes: HashMap<u64, Node>,
     numbers: HashMap<FileId, u64>,
     next: u64,
+    /// The hidden names of all nodes.
+    hidden: HashSet<Hidden>,
 }
 
 struct Node {
@@ -32,11 +34,29 @@ struct Node {
     opens: u64,
     /// The open file of the store that holds the node's locks.
     locks: Option<Arc<dyn OpenFile>>,
+    /// The hidden name of a file without a name.
+    hidden: Option<Hidden>,
+}
+
+/// The hidden name of a file without a name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Hidden {
+    pub(super) dir: FileId,
+    pub(super) name: Vec<u8>,
+}
+
+/// What remains to do after the last close of a node's open files.
+#[derive(Default)]
+pub(crate) struct LastClose {
+    /// The open file that held the node's locks, to close.
+    pub(crate) locks: Option<Arc<dyn OpenFile>>,
+    /// A name to remove.
+    pub(crate) hidden: Option<Hidden>,
 }
 
 impl Node {
     fn new(id: FileId) -> Self {
-        Self { id, lookups: 0, change: None, opens: 0, locks: None }
+        Self { id, lookups: 0, change: None, opens: 0, locks: None, hidden: None }
     }
 }
 
@@ -48,6 +68,7 @@ impl Nodes {
             nodes: HashMap::from([(ROOT, root_node)]),
             numbers: HashMap::from([(root, ROOT)]),
             next: ROOT + 1,
+            hidden: HashSet::new(),
         };
         Self { table: Mutex::new(table) }
     }
@@ -95,11 +116,6 @@ impl Nodes {
         }
     }
 
-    /// The nodes of files that have the number, if the kernel uses them.
-    pub(crate) fn number(&self, id: FileId) -> Option<u64> {
-        self.table.lock().numbers.get(&id).copied()
-    }
-
     /// Notes the change attribute that the kernel gets. Returns whether it differs from the last one.
     pub(crate) fn note_change(&self, node: u64, change: u64) -> bool {
         let mut table = self.table.lock();
@@ -114,12 +130,46 @@ impl Nodes {
         }
     }
 
-    /// Counts one open file less. Returns the node's locks if it was the last one.
-    pub(crate) fn closed(&self, node: u64) -> Option<Arc<dyn OpenFile>> {
+    /// Counts one open file less.
+    pub(crate) fn closed(&self, node: u64) -> LastClose {
         let mut table = self.table.lock();
-        let node = table.nodes.get_mut(&node)?;
+        let Some(node) = table.nodes.get_mut(&node) else { return LastClose::default() };
         node.opens = node.opens.saturating_sub(1);
-        if node.opens == 0 { node.locks.take() } else { None }
+        if node.opens > 0 {
+            return LastClose::default();
+        }
+        let last = LastClose { locks: node.locks.take(), hidden: node.hidden.take() };
+        if let Some(hidden) = &last.hidden {
+            table.hidden.remove(hidden);
+        }
+        last
+    }
+
+    /// Notes that a node's only name is a hidden one.
+    pub(crate) fn hide(&self, node: u64, name: Hidden) {
+        let mut table = self.table.lock();
+        if let Some(node) = table.nodes.get_mut(&node) {
+            node.hidden = Some(name.clone());
+            table.hidden.insert(name);
+        }
+    }
+
+    /// Takes a node's hidden name, because it has got another one.
+    pub(crate) fn take_hidden(&self, node: u64) -> Option<Hidden> {
+        let mut table = self.table.lock();
+        let hidden = table.nodes.get_mut(&node)?.hidden.take()?;
+        table.hidden.remove(&hidden);
+        Some(hidden)
+    }
+
+    /// Whether a node has a hidden name.
+    pub(crate) fn has_hidden(&self, node: u64) -> bool {
+        self.table.lock().nodes.get(&node).is_some_and(|node| node.hidden.is_some())
+    }
+
+    /// Whether the name is a hidden one.
+    pub(crate) fn is_hidden(&self, name: &Hidden) -> bool {
+        self.table.lock().hidden.contains(name)
     }
 
     /// The open file that holds the node's locks.

@@ -50,7 +50,8 @@ impl Device {
                 // ENOENT: the request was interrupted before it was read.
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::NOENT) => {}
                 Err(rustix::io::Errno::AGAIN) => {
-                    let mut poll = [rustix::event::PollFd::new(&self.0, rustix::event::PollFlags::IN)];
+                    let mut poll =
+                        [rustix::event::PollFd::new(&self.0, rustix::event::PollFlags::IN)];
                     rustix::event::poll(&mut poll, None).ok();
                 }
                 Err(rustix::io::Errno::NODEV | rustix::io::Errno::NOTCONN) => return Ok(None),

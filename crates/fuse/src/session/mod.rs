@@ -16,6 +16,8 @@
 pub(crate) mod buffers;
 pub(crate) mod device;
 pub(crate) mod pending;
+#[cfg(test)]
+mod tests;
 
 use crate::mounted::{Mounted, Settings};
 use crate::session::buffers::{Buffer, Buffers, Payload};
@@ -26,9 +28,10 @@ use crate::wire::request::{Op, Request, unique_of};
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -108,7 +111,8 @@ fn negotiate(
 ) -> io::Result<()> {
     let unsupported = |text: String| io::Error::new(io::ErrorKind::Unsupported, text);
     loop {
-        let ended = || io::Error::new(io::ErrorKind::NotConnected, "unmounted before it was in use");
+        let ended =
+            || io::Error::new(io::ErrorKind::NotConnected, "unmounted before it was in use");
         let len = device.receive(buffer.bytes_mut())?.ok_or_else(ended)?;
         let request = Request::decode(&buffer.bytes()[..len])
             .map_err(|error| io::Error::other(format!("malformed first request: {error:?}")))?;
@@ -126,9 +130,8 @@ fn negotiate(
             let text = format!("the kernel speaks FUSE {}.{}", init.major, init.minor);
             return Err(unsupported(format!("{text}; Linux 5.4 or later is needed")));
         }
-        let offered = InitFlags::from_bits_truncate(
-            u64::from(init.flags) | u64::from(init.flags2) << 32,
-        );
+        let offered =
+            InitFlags::from_bits_truncate(u64::from(init.flags) | u64::from(init.flags2) << 32);
         let mut flags = abilities(fs.store().capabilities(), settings) & offered;
         if !offered.contains(InitFlags::INIT_EXT) {
             flags &= InitFlags::from_bits_truncate(u32::MAX.into());
@@ -213,16 +216,16 @@ impl Receiver {
 
     fn begin(&self, request: Request, buffer: &mut Buffer) {
         let waits_for_lock = matches!(request.op, Op::Setlk { wait: true, .. });
-        let reply =
-            self.table.enter(&self.device, request.unique, request.from, waits_for_lock);
+        let reply = self.table.enter(&self.device, request.unique, request.from, waits_for_lock);
         let data = match &request.op {
             Op::Write { data, .. } => Some(Payload::take(buffer, data.clone())),
             _ => None,
         };
         let (mounted, permits) = (Arc::clone(&self.mounted), Arc::clone(&self.permits));
-        let Ok(permit) = permits.try_acquire_owned().or_else(|_| {
-            self.runtime.block_on(Arc::clone(&self.permits).acquire_owned())
-        }) else {
+        let Ok(permit) = permits
+            .try_acquire_owned()
+            .or_else(|_| self.runtime.block_on(Arc::clone(&self.permits).acquire_owned()))
+        else {
             return;
         };
         self.drive(async move {
@@ -231,11 +234,15 @@ impl Receiver {
         });
     }
 
-    /// Polls once here, which is often enough, and leaves the rest to the runtime.
+    /// Polls once here, which is often enough, and leaves the rest to the runtime. A panic ends the work
+    /// alone, as it does there.
     fn drive(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
-        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.runtime.spawn(work);
+        let mut once = || work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        match catch_unwind(AssertUnwindSafe(&mut once)) {
+            Ok(Poll::Ready(())) => {}
+            Ok(Poll::Pending) => drop(self.runtime.spawn(work)),
+            Err(_) => error!("a request failed by a panic; its program gets an I/O error"),
         }
     }
 
@@ -247,4 +254,3 @@ impl Receiver {
         }
     }
 }
-

@@ -111,11 +111,6 @@ impl Pending {
 }
 
 impl Reply {
-    /// The number of the request.
-    pub(crate) fn unique(&self) -> u64 {
-        self.pending.unique
-    }
-
     /// Success, with these bytes.
     ///
     /// # Errors

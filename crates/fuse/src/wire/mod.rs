@@ -1,4 +1,4 @@
-//! The kernel's FUSE protocol: types and codec, no I/O.
+//! The kernel's FUSE protocol: types and codec.
 
 pub(crate) mod abi;
 pub(crate) mod reply;

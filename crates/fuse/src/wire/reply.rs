@@ -46,11 +46,8 @@ pub(crate) fn time(seconds: u64, nanos: u32) -> SystemTime {
     let nanos = Duration::from_nanos(nanos.min(999_999_999).into());
     let seconds = seconds.cast_signed();
     let whole = Duration::from_secs(seconds.unsigned_abs());
-    let base = if seconds < 0 {
-        UNIX_EPOCH.checked_sub(whole)
-    } else {
-        UNIX_EPOCH.checked_add(whole)
-    };
+    let base =
+        if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
     base.and_then(|base| base.checked_add(nanos)).unwrap_or(UNIX_EPOCH)
 }
 

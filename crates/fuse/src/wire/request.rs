@@ -45,45 +45,108 @@ pub(crate) enum Malformed {
 pub(crate) enum Op {
     Init(abi::InitIn),
     Destroy,
-    Interrupt { unique: u64 },
+    Interrupt {
+        unique: u64,
+    },
     Forget(Vec<abi::ForgetOne>),
-    Lookup { name: Vec<u8> },
-    Getattr { fh: Option<u64> },
+    Lookup {
+        name: Vec<u8>,
+    },
+    Getattr {
+        fh: Option<u64>,
+    },
     Setattr(abi::SetattrIn),
     Readlink,
-    Symlink { name: Vec<u8>, target: Vec<u8> },
-    Mknod { mode: u32, rdev: u32, umask: u32, name: Vec<u8> },
-    Mkdir { mode: u32, umask: u32, name: Vec<u8> },
-    Unlink { name: Vec<u8> },
-    Rmdir { name: Vec<u8> },
-    Rename { name: Vec<u8>, newdir: u64, newname: Vec<u8>, flags: u32 },
-    Link { oldnode: u64, name: Vec<u8> },
+    Symlink {
+        name: Vec<u8>,
+        target: Vec<u8>,
+    },
+    Mknod {
+        mode: u32,
+        rdev: u32,
+        umask: u32,
+        name: Vec<u8>,
+    },
+    Mkdir {
+        mode: u32,
+        umask: u32,
+        name: Vec<u8>,
+    },
+    Unlink {
+        name: Vec<u8>,
+    },
+    Rmdir {
+        name: Vec<u8>,
+    },
+    Rename {
+        name: Vec<u8>,
+        newdir: u64,
+        newname: Vec<u8>,
+        flags: u32,
+    },
+    Link {
+        oldnode: u64,
+        name: Vec<u8>,
+    },
     Open(abi::OpenIn),
     Create(abi::CreateIn, Vec<u8>),
     Tmpfile(abi::CreateIn),
     Read(abi::ReadIn),
-    Write { args: abi::WriteIn, data: Range<usize> },
-    Flush { fh: u64, lock_owner: u64 },
+    Write {
+        args: abi::WriteIn,
+        data: Range<usize>,
+    },
+    Flush {
+        fh: u64,
+        lock_owner: u64,
+    },
     Release(abi::ReleaseIn),
-    Fsync { fh: u64, data_only: bool },
+    Fsync {
+        fh: u64,
+        data_only: bool,
+    },
     Opendir,
-    Readdir { args: abi::ReadIn, plus: bool },
-    Releasedir { fh: u64 },
+    Readdir {
+        args: abi::ReadIn,
+        plus: bool,
+    },
+    Releasedir {
+        fh: u64,
+    },
     Fsyncdir,
     Statfs,
     Syncfs,
-    Setxattr { name: Vec<u8>, value: Vec<u8>, flags: u32 },
-    Getxattr { name: Vec<u8>, size: u32 },
-    Listxattr { size: u32 },
-    Removexattr { name: Vec<u8> },
-    Access { mask: u32 },
+    Setxattr {
+        name: Vec<u8>,
+        value: Vec<u8>,
+        flags: u32,
+    },
+    Getxattr {
+        name: Vec<u8>,
+        size: u32,
+    },
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: Vec<u8>,
+    },
+    Access {
+        mask: u32,
+    },
     Getlk(abi::LkIn),
-    Setlk { args: abi::LkIn, wait: bool },
+    Setlk {
+        args: abi::LkIn,
+        wait: bool,
+    },
     Fallocate(abi::FallocateIn),
     Lseek(abi::LseekIn),
-    CopyFileRange { args: abi::CopyFileRangeIn, long_count: bool },
+    CopyFileRange {
+        args: abi::CopyFileRangeIn,
+        long_count: bool,
+    },
     /// A kind that this server does not know.
-    Unknown(u32),
+    Unknown,
 }
 
 impl Op {
@@ -237,16 +300,14 @@ impl Arguments<'_> {
             opcode::SETLKW => Op::Setlk { args: self.take()?, wait: true },
             opcode::FALLOCATE => Op::Fallocate(self.take()?),
             opcode::LSEEK => Op::Lseek(self.take()?),
-            opcode::COPY_FILE_RANGE => {
-                Op::CopyFileRange { args: self.take()?, long_count: false }
-            }
+            opcode::COPY_FILE_RANGE => Op::CopyFileRange { args: self.take()?, long_count: false },
             opcode::COPY_FILE_RANGE_64 => {
                 Op::CopyFileRange { args: self.take()?, long_count: true }
             }
             opcode::INTERRUPT => Op::Interrupt { unique: self.take::<abi::InterruptIn>()?.unique },
             opcode::INIT => Op::Init(self.init()?),
             opcode::DESTROY => Op::Destroy,
-            other => Op::Unknown(other),
+            _ => Op::Unknown,
         })
     }
 

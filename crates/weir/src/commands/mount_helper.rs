@@ -7,9 +7,34 @@ use std::path::Path;
 
 /// Options for mount(8) or for every file system, which need nothing here.
 const IGNORED: [&str; 28] = [
-    "defaults", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec", "auto", "noauto", "user",
-    "nouser", "users", "owner", "group", "async", "atime", "noatime", "diratime", "nodiratime",
-    "relatime", "norelatime", "strictatime", "nofail", "_netdev", "fail", "silent", "loud",
+    "defaults",
+    "rw",
+    "suid",
+    "nosuid",
+    "dev",
+    "nodev",
+    "exec",
+    "noexec",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "async",
+    "atime",
+    "noatime",
+    "diratime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nofail",
+    "_netdev",
+    "fail",
+    "silent",
+    "loud",
 ];
 
 /// The command line `weir mount ...` for one of mount(8); any other as it is.
@@ -19,7 +44,7 @@ pub(crate) fn spelled(args: Vec<OsString>) -> Vec<OsString> {
         return args;
     }
     let mut spelled = vec![OsString::from("weir")];
-    spelled.extend(translated(args[1..].to_vec()).into_iter());
+    spelled.extend(translated(args[1..].to_vec()));
     spelled
 }
 

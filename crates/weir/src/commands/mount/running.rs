@@ -145,9 +145,7 @@ fn refused(shown: &str, error: &MountError) -> Failure {
     match error {
         MountError::NoDevice => failure
             .advice("load the module fuse; for a container, pass the device: --device /dev/fuse"),
-        MountError::NoHelper => {
-            failure.advice("install the package fuse3, or mount as root")
-        }
+        MountError::NoHelper => failure.advice("install the package fuse3, or mount as root"),
         MountError::Helper(said) if said.contains("allow_other") => {
             failure.advice("add the line user_allow_other to /etc/fuse.conf, or mount as root")
         }
@@ -163,7 +161,8 @@ fn listen(fs: &CachedFs, shown: &str, mountpoint: &Mountpoint, local: Option<Pat
     match Listener::bind(&socket_dir()) {
         Ok(listener) => {
             let mut places = vec![(mountpoint.path().to_owned(), fs.clone())];
-            places.extend(local.filter(|path| path != mountpoint.path()).map(|at| (at, fs.clone())));
+            places
+                .extend(local.filter(|path| path != mountpoint.path()).map(|at| (at, fs.clone())));
             let what = shown.to_owned();
             let process = Mounted { fs: fs.clone(), places, what, started: Instant::now() };
             tokio::spawn(listener.serve(Arc::new(process)));

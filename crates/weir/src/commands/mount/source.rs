@@ -18,11 +18,7 @@ pub(super) struct Source {
 }
 
 /// Opens the store for a mount on `dir`.
-pub(super) async fn open(
-    source: &Location,
-    dir: &Path,
-    options: &MountOptions,
-) -> Result<Source> {
+pub(super) async fn open(source: &Location, dir: &Path, options: &MountOptions) -> Result<Source> {
     match source {
         Location::Local(path) => local(path, dir),
         Location::Nfs(url) => {

@@ -1,0 +1,113 @@
+//! A request's way to its operation, and the answer's way back.
+
+use crate::mounted::file_system::{Answer, Answered, Mounted};
+use crate::mounted::files;
+use crate::session::buffers::Payload;
+use crate::session::pending::Reply;
+use crate::wire::abi::ForgetOne;
+use crate::wire::reply::Errno;
+use crate::wire::request::{Op, Request, Requester};
+use std::io::IoSlice;
+
+impl Mounted {
+    /// Carries out a request, and answers it.
+    pub(crate) async fn serve(&self, request: Request, data: Option<Payload>, reply: Reply) {
+        if !request.op.has_reply() {
+            return;
+        }
+        match self.carry_out(request, data, &reply).await {
+            Err(errno) => reply.fail(errno),
+            Ok(answer) => {
+                let sent = match &answer.data {
+                    Some((segments, offset, len)) => {
+                        reply.send(&files::slices(segments, *offset, *len))
+                    }
+                    None if answer.bytes.is_empty() => reply.send(&[]),
+                    None => reply.send(&[IoSlice::new(&answer.bytes)]),
+                };
+                if sent.is_err() {
+                    self.take_back(answer).await;
+                }
+            }
+        }
+    }
+
+    /// Undoes what an answer would have handed over.
+    async fn take_back(&self, answer: Answer) {
+        // The file first: what it leaves to do is noted at its node.
+        if let Some(fh) = answer.file {
+            self.close(fh).await;
+        }
+        let forgotten: Vec<_> =
+            answer.nodes.iter().map(|&nodeid| ForgetOne { nodeid, nlookup: 1 }).collect();
+        self.nodes.forget(&forgotten);
+        if let Some(fh) = answer.directory {
+            self.directories.remove(fh as usize);
+        }
+    }
+
+    async fn carry_out(&self, request: Request, data: Option<Payload>, reply: &Reply) -> Answered {
+        let Request { node, from, op, .. } = request;
+        match op {
+            Op::Read(args) => self.read(&args).await,
+            Op::Write { args, .. } => {
+                self.write(from, node, &args, data.as_deref().unwrap_or_default()).await
+            }
+            Op::Lookup { name } => self.lookup(from, node, &name).await,
+            Op::Getattr { fh } => self.getattr(node, fh).await,
+            Op::Setattr(args) => self.setattr(from, node, &args).await,
+            Op::Readlink => self.readlink(from, node).await,
+            Op::Symlink { name, target } => self.symlink(from, node, &name, &target).await,
+            Op::Mknod { mode, rdev, umask, name } => {
+                self.mknod(from, node, &name, (mode, umask), rdev).await
+            }
+            Op::Mkdir { mode, umask, name } => self.mkdir(from, node, &name, (mode, umask)).await,
+            Op::Unlink { name } => self.unlink(from, node, &name).await,
+            Op::Rmdir { name } => self.rmdir(from, node, &name).await,
+            Op::Rename { name, newdir, newname, flags } => {
+                self.rename(from, (node, &name), (newdir, &newname), flags).await
+            }
+            Op::Link { oldnode, name } => self.link(from, oldnode, node, &name).await,
+            Op::Open(args) => self.open(from, node, &args).await,
+            Op::Tmpfile(args) => self.tmpfile(from, node, &args).await,
+            Op::Create(args, name) => self.create(from, node, &name, &args).await,
+            Op::Flush { fh, lock_owner } => self.flush(node, fh, lock_owner).await,
+            Op::Release(args) => self.release(node, &args).await,
+            Op::Fsync { fh, data_only } => self.fsync(fh, data_only).await,
+            Op::Fallocate(args) => self.fallocate(from, node, &args).await,
+            Op::Lseek(args) => self.lseek(&args).await,
+            Op::CopyFileRange { args, long_count } => self.copy_file_range(&args, long_count).await,
+            Op::Getlk(args) => self.getlk(node, &args).await,
+            Op::Setlk { args, wait } => self.setlk(node, &args, wait, reply).await,
+            other => self.carry_out_other(node, from, other).await,
+        }
+    }
+
+    async fn carry_out_other(&self, node: u64, from: Requester, op: Op) -> Answered {
+        match op {
+            Op::Opendir => self.opendir(from, node).await,
+            Op::Readdir { args, plus } => self.readdir(from, node, &args, plus).await,
+            Op::Releasedir { fh } => {
+                self.directories.remove(fh as usize);
+                Ok(Answer::nothing())
+            }
+            Op::Fsyncdir => {
+                self.fs.sync_node(self.nodes.file(node)?).await?;
+                Ok(Answer::nothing())
+            }
+            Op::Statfs => self.statfs().await,
+            Op::Syncfs => {
+                self.fs.cache().flush().await?;
+                Ok(Answer::nothing())
+            }
+            Op::Setxattr { name, value, flags } => {
+                self.setxattr(from, node, &name, &value, flags).await
+            }
+            Op::Getxattr { name, size } => self.getxattr(from, node, &name, size).await,
+            Op::Listxattr { size } => self.listxattr(from, node, size).await,
+            Op::Removexattr { name } => self.removexattr(from, node, &name).await,
+            Op::Access { mask } => self.access(from, node, mask).await,
+            _ => Err(Errno::NO_SYSTEM_CALL),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What all operations use: the file system, its tables, and answers.
+
+use crate::mounted::callers::Callers;
+use crate::mounted::handles::{Directory, OpenFile};
+use crate::mounted::nodes::Nodes;
+use crate::session::device::Device;
+use crate::wire::abi::{self, ForgetOne};
+use crate::wire::reply::{Entry, Errno, attr_out, entry_out};
+use crate::wire::request::Requester;
+use sharded_slab::Slab;
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_pagecache::{CachedFs, Segments};
+use weir_vfs::{Attr, Caller};
+use zerocopy::IntoBytes;
+
+/// Which cache keeps the data of open files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keeper {
+    /// Weir's page cache: every read and write is a request; one copy in memory, and uncached
+    /// operations leave the cache as it was.
+    #[default]
+    Weir,
+    /// The kernel's page cache: a read that it has is no request. Weir passes the data on.
+    Kernel,
+}
+
+/// How a file system is mounted.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Which cache keeps data.
+    pub keeper: Keeper,
+    /// All reads and writes are uncached.
+    pub uncached: bool,
+    /// The kernel checks permissions, by mode and ACL, and operations run in the name of the
+    /// program's user: for a mount that several users use. Otherwise they run with the rights of this
+    /// process, and the store checks them.
+    pub kernel_checks: bool,
+    /// How long the kernel may use names and attributes without asking.
+    pub valid: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let valid = Duration::from_secs(1);
+        Self { keeper: Keeper::default(), uncached: false, kernel_checks: false, valid }
+    }
+}
+
+/// A mounted file system.
+pub(crate) struct Mounted {
+    pub(super) fs: CachedFs,
+    pub(super) settings: Settings,
+    device: Arc<Device>,
+    pub(super) nodes: Nodes,
+    callers: Callers,
+    pub(super) files: Slab<Arc<OpenFile>>,
+    pub(super) directories: Slab<Arc<Directory>>,
+}
+
+impl std::fmt::Debug for Mounted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mounted({} nodes)", self.nodes.len())
+    }
+}
+
+/// The content of a reply, and what it hands over.
+#[derive(Default)]
+pub(super) struct Answer {
+    pub(super) bytes: Vec<u8>,
+    /// Data of a READ at an offset, clipped to a length.
+    pub(super) data: Option<(Segments, u64, usize)>,
+    /// Nodes of which the kernel gets one more use.
+    pub(super) nodes: Vec<u64>,
+    /// An open file.
+    pub(super) file: Option<u64>,
+    /// An open directory.
+    pub(super) directory: Option<u64>,
+}
+
+impl Answer {
+    /// Success without content.
+    pub(super) fn nothing() -> Self {
+        Self::default()
+    }
+
+    pub(super) fn of(value: &(impl IntoBytes + zerocopy::Immutable)) -> Self {
+        Self { bytes: value.as_bytes().to_vec(), ..Self::default() }
+    }
+
+    pub(super) fn bytes(bytes: Vec<u8>) -> Self {
+        Self { bytes, ..Self::default() }
+    }
+}
+
+/// An operation's answer.
+pub(super) type Answered = Result<Answer, Errno>;
+
+impl Mounted {
+    pub(crate) fn new(fs: CachedFs, settings: Settings, device: Arc<Device>) -> Self {
+        let nodes = Nodes::new(fs.root());
+        Self {
+            fs,
+            settings,
+            device,
+            nodes,
+            callers: Callers::default(),
+            files: Slab::new(),
+            directories: Slab::new(),
+        }
+    }
+
+    /// The kernel gives uses of nodes back.
+    pub(crate) fn forget(&self, nodes: &[ForgetOne]) {
+        self.nodes.forget(nodes);
+    }
+
+    /// In whose name a request is carried out.
+    pub(super) fn caller(&self, from: Requester) -> Caller {
+        if self.settings.kernel_checks { self.callers.of(from) } else { Caller::Own }
+    }
+
+    /// An answer that gives the kernel a use of a file's node.
+    pub(super) fn entry(&self, attr: Attr) -> Answer {
+        let entry = self.learn(attr);
+        Answer { nodes: vec![entry.node], ..Answer::of(&entry_out(&entry)) }
+    }
+
+    /// A use of a file's node.
+    pub(super) fn learn(&self, attr: Attr) -> Entry {
+        Entry { node: self.nodes.learn(&attr), attr, valid: self.settings.valid }
+    }
+
+    /// Makes the kernel ask for a node's attributes again.
+    pub(super) fn drop_attributes(&self, node: u64) {
+        let out = abi::InvalInodeOut { ino: node, off: -1, len: 0 };
+        // The kernel may have forgotten the node.
+        let _ = self.device.send(0, abi::NOTIFY_INVAL_INODE, &[IoSlice::new(out.as_bytes())]);
+    }
+
+    pub(super) fn attr_answer(&self, node: u64, attr: &Attr) -> Answer {
+        self.nodes.note_change(node, attr.change);
+        let mut out = attr_out(attr, self.settings.valid);
+        if self.nodes.has_hidden(node) {
+            out.attr.nlink = out.attr.nlink.saturating_sub(1);
+        }
+        Answer::of(&out)
+    }
+}

@@ -1,0 +1,40 @@
+//! Open files and directories.
+
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use weir_pagecache::File;
+use weir_vfs::{DirEntry, IoFlags};
+
+/// An open file.
+pub(crate) struct OpenFile {
+    pub(crate) file: File,
+    pub(crate) node: u64,
+    /// Its reads and writes leave the cache as it was.
+    pub(super) uncached: bool,
+    /// Writes go to the end of the file.
+    pub(super) append: bool,
+}
+
+impl OpenFile {
+    pub(super) fn flags(&self) -> IoFlags {
+        if self.uncached { IoFlags::UNCACHED } else { IoFlags::empty() }
+    }
+}
+
+/// An open directory.
+#[derive(Default)]
+pub(crate) struct Directory {
+    pub(super) ahead: Mutex<Ahead>,
+}
+
+/// Entries that were read and not sent yet.
+#[derive(Default)]
+pub(super) struct Ahead {
+    /// The position before the first of them.
+    pub(super) at: u64,
+    /// Whether the first of them is sent with attributes.
+    pub(super) with_attr: bool,
+    pub(super) entries: VecDeque<DirEntry>,
+    /// Whether the directory ends after them.
+    pub(super) eof: bool,
+}

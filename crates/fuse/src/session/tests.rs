@@ -1,0 +1,266 @@
+//! A session whose kernel is this test: a socket in place of the device.
+
+use crate::mounted::Settings;
+use crate::session::Session;
+use crate::wire::abi::{self, InHeader, OutHeader, opcode};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use weir_pagecache::{Cache, CachedFs, Config};
+use weir_stores::memory::MemoryFs;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// The kernel's side.
+struct Kernel {
+    socket: OwnedFd,
+    next: u64,
+    fs: CachedFs,
+    session: Option<Session>,
+    _runtime: Runtime,
+}
+
+impl Kernel {
+    fn start() -> Self {
+        let pair =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (socket, device) = pair.unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let cache = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap();
+        let fs = cache.mount(MemoryFs::new());
+        let mut kernel = Self { socket, next: 2, fs: fs.clone(), session: None, _runtime: runtime };
+        let init = abi::InitIn { major: 7, minor: 40, flags: u32::MAX, ..Default::default() };
+        let number = kernel.ask(opcode::INIT, 0, &[init.as_bytes()]);
+        let handle = kernel._runtime.handle().clone();
+        kernel.session = Some(Session::start(device, fs, Settings::default(), 2, handle).unwrap());
+        let (error, reply) = kernel.reply(number);
+        assert_eq!(error, 0);
+        let out = abi::InitOut::read_from_bytes(&reply).unwrap();
+        assert_eq!((out.major, out.minor, out.max_write), (7, 40, 1 << 20));
+        kernel
+    }
+
+    /// Sends a request; returns its number.
+    fn ask(&mut self, opcode: u32, nodeid: u64, arguments: &[&[u8]]) -> u64 {
+        let unique = self.next;
+        self.next += 2;
+        let arguments = arguments.concat();
+        let len = (size_of::<InHeader>() + arguments.len()) as u32;
+        let header = InHeader { len, opcode, unique, nodeid, ..Default::default() };
+        let bytes = [header.as_bytes(), &arguments].concat();
+        assert_eq!(send(&self.socket, &bytes, SendFlags::empty()).unwrap(), bytes.len());
+        unique
+    }
+
+    /// The next reply or notification: its number, error and content.
+    fn receive(&self) -> (u64, i32, Vec<u8>) {
+        let mut buffer = vec![0; 2 << 20];
+        let (len, _) = recv(&self.socket, &mut buffer[..], RecvFlags::empty()).unwrap();
+        let (header, rest) = OutHeader::read_from_prefix(&buffer[..len]).unwrap();
+        assert_eq!(header.len as usize, len);
+        (header.unique, header.error, rest.to_vec())
+    }
+
+    /// The reply to a request; notifications are skipped.
+    fn reply(&self, number: u64) -> (i32, Vec<u8>) {
+        loop {
+            match self.receive() {
+                (0, ..) => {}
+                (unique, error, content) => {
+                    assert_eq!(unique, number);
+                    return (error, content);
+                }
+            }
+        }
+    }
+
+    fn call(&mut self, opcode: u32, nodeid: u64, arguments: &[&[u8]]) -> (i32, Vec<u8>) {
+        let number = self.ask(opcode, nodeid, arguments);
+        self.reply(number)
+    }
+
+    fn ok<T: FromBytes + Immutable>(&mut self, opcode: u32, nodeid: u64, arguments: &[&[u8]]) -> T {
+        let (error, reply) = self.call(opcode, nodeid, arguments);
+        assert_eq!(error, 0, "request {opcode}");
+        T::read_from_prefix(&reply).unwrap().0
+    }
+
+    /// Creates a file; returns its node and the open file.
+    fn create(&mut self, name: &[u8]) -> (u64, u64) {
+        let args = abi::CreateIn {
+            flags: (libc::O_RDWR | libc::O_CREAT).cast_unsigned(),
+            mode: libc::S_IFREG | 0o644,
+            ..Default::default()
+        };
+        let (error, reply) = self.call(opcode::CREATE, abi::ROOT, &[args.as_bytes(), name, b"\0"]);
+        assert_eq!(error, 0);
+        let (entry, rest) = abi::EntryOut::read_from_prefix(&reply).unwrap();
+        (entry.nodeid, abi::OpenOut::read_from_bytes(rest).unwrap().fh)
+    }
+
+    fn write(&mut self, node: u64, fh: u64, offset: u64, data: &[u8]) -> u32 {
+        let args = abi::WriteIn { fh, offset, size: data.len() as u32, ..Default::default() };
+        self.ok::<abi::WriteOut>(opcode::WRITE, node, &[args.as_bytes(), data]).size
+    }
+
+    fn read(&mut self, node: u64, fh: u64, offset: u64, size: u32) -> Vec<u8> {
+        let args = abi::ReadIn { fh, offset, size, ..Default::default() };
+        let (error, data) = self.call(opcode::READ, node, &[args.as_bytes()]);
+        assert_eq!(error, 0);
+        data
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // The end of the connection ends the session's threads.
+        rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).unwrap();
+        self.session.take().unwrap().wait();
+    }
+}
+
+#[test]
+fn data_of_any_size_is_written_and_read() {
+    let mut kernel = Kernel::start();
+    let (node, fh) = kernel.create(b"f");
+    // Small ones are copied out of the buffer, large ones take it along.
+    let large: Vec<u8> = (0..128 << 10).map(|at| (at % 251) as u8).collect();
+    assert_eq!(kernel.write(node, fh, 0, b"small"), 5);
+    assert_eq!(kernel.write(node, fh, 1 << 30, &large), large.len() as u32);
+    assert_eq!(kernel.read(node, fh, 0, 5), b"small");
+    assert_eq!(kernel.read(node, fh, 1 << 30, large.len() as u32), large);
+    // Past the end there is nothing; a hole is zeros.
+    assert!(kernel.read(node, fh, (1 << 30) + (1 << 20), 4096).is_empty());
+    assert_eq!(kernel.read(node, fh, 1 << 20, 100_000), vec![0; 100_000]);
+    // Across the end of a hole, and of the file.
+    let read = kernel.read(node, fh, (1 << 30) - 10, 1 << 20);
+    assert_eq!(read.len(), 10 + large.len());
+    assert_eq!((&read[..10], &read[10..]), (&[0; 10][..], &large[..]));
+}
+
+#[test]
+fn a_node_lives_until_the_kernel_has_forgotten_all_uses() {
+    let mut kernel = Kernel::start();
+    let (node, _) = kernel.create(b"f");
+    let again: abi::EntryOut = kernel.ok(opcode::LOOKUP, abi::ROOT, &[b"f\0"]);
+    assert_eq!(again.nodeid, node);
+    let forget = |kernel: &mut Kernel, nlookup| {
+        kernel.ask(opcode::FORGET, node, &[abi::ForgetIn { nlookup }.as_bytes()]);
+    };
+    let get = [abi::GetattrIn::default()];
+    forget(&mut kernel, 1);
+    assert_eq!(kernel.call(opcode::GETATTR, node, &[get.as_bytes()]).0, 0);
+    forget(&mut kernel, 1);
+    // FORGET has no reply, and another thread may be quicker.
+    let forgotten = |kernel: &mut Kernel| {
+        kernel.call(opcode::GETATTR, node, &[get.as_bytes()]).0 == -libc::ESTALE
+    };
+    let gone = (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        forgotten(&mut kernel)
+    });
+    assert!(gone);
+    let new: abi::EntryOut = kernel.ok(opcode::LOOKUP, abi::ROOT, &[b"f\0"]);
+    assert_ne!(new.nodeid, node, "a number is not used again");
+    // More uses than there are do no harm.
+    forget(&mut kernel, u64::MAX);
+    kernel.ask(opcode::FORGET, abi::ROOT, &[abi::ForgetIn { nlookup: u64::MAX }.as_bytes()]);
+    assert_eq!(kernel.call(opcode::GETATTR, abi::ROOT, &[get.as_bytes()]).0, 0);
+}
+
+#[test]
+fn listings_of_any_reply_size_have_every_name_once() {
+    let mut kernel = Kernel::start();
+    let mut made: Vec<Vec<u8>> = (0..300).map(|n| format!("name-{n:03}").into_bytes()).collect();
+    made.push(vec![b'x'; 255]);
+    for name in &made {
+        kernel.create(name);
+    }
+    made.extend([b".".to_vec(), b"..".to_vec()]);
+    made.sort();
+    for plus in [false, true] {
+        let opcode = if plus { opcode::READDIRPLUS } else { opcode::READDIR };
+        let head = if plus { size_of::<abi::EntryOut>() } else { 0 };
+        for size in [448, 4096, 1 << 20] {
+            let open = abi::OpenIn::default();
+            let fh = kernel.ok::<abi::OpenOut>(opcode::OPENDIR, abi::ROOT, &[open.as_bytes()]).fh;
+            let (mut names, mut offset) = (Vec::new(), 0);
+            loop {
+                let args = abi::ReadIn { fh, offset, size, ..Default::default() };
+                let (error, page) = kernel.call(opcode, abi::ROOT, &[args.as_bytes()]);
+                assert_eq!(error, 0);
+                assert!(page.len() <= size as usize);
+                if page.is_empty() {
+                    break;
+                }
+                let mut rest = &page[..];
+                while !rest.is_empty() {
+                    let (entry, after) = abi::Dirent::read_from_prefix(&rest[head..]).unwrap();
+                    let name = &after[..entry.namelen as usize];
+                    names.push(name.to_vec());
+                    offset = entry.off;
+                    let whole = head + size_of::<abi::Dirent>() + name.len();
+                    rest = &rest[whole.next_multiple_of(8)..];
+                }
+            }
+            names.sort();
+            assert_eq!(names, made, "replies of {size} bytes");
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_wait_for_a_lock_ends() {
+    let mut kernel = Kernel::start();
+    let (node, fh) = kernel.create(b"f");
+    let lock = |owner| abi::LkIn {
+        fh,
+        owner,
+        end: i64::MAX as u64,
+        kind: libc::F_WRLCK.cast_unsigned(),
+        ..Default::default()
+    };
+    assert_eq!(kernel.call(opcode::SETLK, node, &[lock(1).as_bytes()]).0, 0);
+    assert_eq!(kernel.call(opcode::SETLK, node, &[lock(2).as_bytes()]).0, -libc::EAGAIN);
+    let waiting = kernel.ask(opcode::SETLKW, node, &[lock(2).as_bytes()]);
+    // The wait may not have begun: then the kernel is asked to interrupt it again.
+    loop {
+        let number = kernel.ask(opcode::INTERRUPT, 0, &[waiting.as_bytes()]);
+        match kernel.receive() {
+            (unique, error, _) if unique == number => assert_eq!(error, -libc::EAGAIN),
+            (unique, error, _) => {
+                assert_eq!((unique, error), (waiting, -libc::EINTR));
+                break;
+            }
+        }
+    }
+    // Closing releases the process's locks.
+    let flush = abi::FlushIn { fh, lock_owner: 1, ..Default::default() };
+    assert_eq!(kernel.call(opcode::FLUSH, node, &[flush.as_bytes()]).0, 0);
+    assert_eq!(kernel.call(opcode::SETLK, node, &[lock(2).as_bytes()]).0, 0);
+}
+
+#[test]
+fn what_a_kernel_would_not_send_is_refused() {
+    let mut kernel = Kernel::start();
+    let read = abi::ReadIn { fh: 77, size: 4096, ..Default::default() };
+    assert_eq!(kernel.call(opcode::READ, abi::ROOT, &[read.as_bytes()]).0, -libc::EBADF);
+    assert_eq!(kernel.call(opcode::GETATTR, 99, &[&[0; 16]]).0, -libc::ESTALE);
+    assert_eq!(kernel.call(opcode::LOOKUP, abi::ROOT, &[b"no end"]).0, -libc::EIO);
+    assert_eq!(kernel.call(4000, abi::ROOT, &[]).0, -libc::ENOSYS);
+    let (node, fh) = kernel.create(b"f");
+    let beyond = abi::FallocateIn { fh, offset: u64::MAX, length: 2, ..Default::default() };
+    assert_eq!(kernel.call(opcode::FALLOCATE, node, &[beyond.as_bytes()]).0, -libc::EFBIG);
+    let read = abi::ReadIn { fh, offset: u64::MAX, size: 4096, ..Default::default() };
+    let (error, data) = kernel.call(opcode::READ, node, &[read.as_bytes()]);
+    assert!(data.is_empty() && error <= 0);
+    // It serves on.
+    assert_eq!(kernel.fs.root(), kernel.fs.root());
+    assert_eq!(kernel.write(node, fh, 0, b"x"), 1);
+}

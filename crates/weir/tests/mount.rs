@@ -1,0 +1,434 @@
+//! `weir mount`: what programs see of a mounted directory and a mounted server, and its end.
+
+mod common;
+
+use common::{PAGE, Server, as_ordinary_user, fail, scratch, sparse, text, weir, within};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, flock, seek};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A mounted source; unmounted when dropped.
+struct Mount {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Mount {
+    /// Mounts `source` on a new directory next to `near`; `None`, and the test is skipped, if this machine
+    /// does not let it.
+    #[track_caller]
+    fn start(near: &Path, name: &str, options: &[&str], source: &str) -> Option<Self> {
+        let dir = near.canonicalize().unwrap().join(name);
+        fs::create_dir_all(&dir).unwrap();
+        let mut command = weir(["mount", "--announce", "--budget", "32M"]);
+        command.args(options).arg(source).arg(&dir).env("XDG_RUNTIME_DIR", near);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        if said == "mounted\n" {
+            return Some(Self { child, dir });
+        }
+        let mut why = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+        child.wait().unwrap();
+        let lacking =
+            ["no /dev/fuse", "the kernel refuses", "is not installed", "fusermount3 refuses"];
+        assert!(lacking.iter().any(|lack| why.contains(lack)), "{why}");
+        weir_skip::skip(why);
+        None
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn ended(&mut self) -> ExitStatus {
+        within(PATIENCE, || self.child.try_wait().unwrap())
+    }
+
+    fn is_mounted(&self) -> bool {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        table.lines().any(|line| line.split(' ').nth(4) == self.dir.to_str())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.child.try_wait().unwrap().is_none() {
+            self.signal(Signal::TERM);
+            if std::thread::panicking() {
+                std::thread::sleep(Duration::from_secs(1));
+                let _ = self.child.kill();
+            }
+            self.child.wait().unwrap();
+        }
+    }
+}
+
+/// A directory to mount, in a scratch directory.
+fn source() -> (tempfile::TempDir, PathBuf) {
+    let dir = scratch();
+    let source = dir.path().join("source");
+    fs::create_dir(&source).unwrap();
+    (dir, source)
+}
+
+#[test]
+fn programs_use_a_directory_through_its_mount() {
+    let (near, source) = source();
+    for cache in ["weir", "kernel"] {
+        let options = ["--cache", cache];
+        let Some(mount) = Mount::start(near.path(), "mnt", &options, source.to_str().unwrap())
+        else {
+            return;
+        };
+        fs::write(mount.path("a"), "one").unwrap();
+        fs::rename(mount.path("a"), mount.path("b")).unwrap();
+        symlink("b", mount.path("link")).unwrap();
+        fs::create_dir(mount.path("dir")).unwrap();
+        assert_eq!(fs::read(mount.path("link")).unwrap(), b"one");
+        assert_eq!(
+            fs::read(source.join("b")).unwrap(),
+            b"one",
+            "a closed file is in the directory"
+        );
+        let mut names: Vec<_> =
+            fs::read_dir(&mount.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["b", "dir", "link"]);
+        let (mounted, real) =
+            (mount.path("b").metadata().unwrap(), source.join("b").metadata().unwrap());
+        assert_eq!((mounted.ino(), mounted.mode()), (real.ino(), real.mode()));
+
+        // A write behind the end, appends, and a truncation that the open file sees.
+        let mut file = OpenOptions::new().append(true).read(true).open(mount.path("b")).unwrap();
+        file.write_all(b" two").unwrap();
+        file.set_len(5).unwrap();
+        file.write_all(b"!").unwrap();
+        let mut all = String::new();
+        File::open(mount.path("b")).unwrap().read_to_string(&mut all).unwrap();
+        assert_eq!(all, "one t!");
+        // Removed, it can be used until it is closed.
+        fs::remove_file(mount.path("b")).unwrap();
+        let mut at = [0; 3];
+        file.read_exact_at(&mut at, 0).unwrap();
+        assert_eq!((&at, file.metadata().unwrap().nlink()), (b"one", 0));
+        fs::remove_dir(mount.path("dir")).unwrap();
+        fs::remove_file(mount.path("link")).unwrap();
+        drop(file);
+        assert_eq!(fs::read_dir(&source).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn holes_are_found_and_stay_holes() {
+    let (near, source) = source();
+    sparse(&source.join("sparse"), 1 << 40, [(0, PAGE), (1 << 30, PAGE)]);
+    let Some(mount) = Mount::start(near.path(), "mnt", &[], source.to_str().unwrap()) else {
+        return;
+    };
+    let file = File::open(mount.path("sparse")).unwrap();
+    assert_eq!(seek(&file, SeekFrom::Hole(0)).unwrap(), PAGE);
+    assert_eq!(seek(&file, SeekFrom::Data(PAGE)).unwrap(), 1 << 30);
+    assert_eq!(seek(&file, SeekFrom::Hole(1 << 30)).unwrap(), (1 << 30) + PAGE);
+    assert!(seek(&file, SeekFrom::Data((1 << 30) + PAGE)).is_err(), "no data follows");
+    let mut zeros = vec![1; MIB];
+    file.read_exact_at(&mut zeros, 1 << 39).unwrap();
+    assert!(zeros.iter().all(|&byte| byte == 0));
+    drop(file);
+    let mut cp = Command::new("cp");
+    let copied =
+        cp.arg("--sparse=always").arg(mount.path("sparse")).arg(mount.path("copy")).status();
+    assert!(copied.unwrap().success());
+    let copy = source.join("copy").metadata().unwrap();
+    assert_eq!(copy.len(), 1 << 40);
+    assert!(copy.blocks() <= 64, "{} blocks", copy.blocks());
+}
+
+#[test]
+fn a_file_without_a_name_can_get_one() {
+    let (near, source) = source();
+    let Some(mount) = Mount::start(near.path(), "mnt", &[], source.to_str().unwrap()) else {
+        return;
+    };
+    let new = || {
+        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        rustix::fs::open(&mount.dir, flags, Mode::from_raw_mode(0o600)).unwrap()
+    };
+    let (named, nameless) = (File::from(new()), File::from(new()));
+    named.write_all_at(b"kept", 0).unwrap();
+    nameless.write_all_at(b"lost", 0).unwrap();
+    assert_eq!(named.metadata().unwrap().nlink(), 0);
+    assert_eq!(fs::read_dir(&mount.dir).unwrap().count(), 0, "they are not listed");
+    rustix::fs::linkat(&named, "", rustix::fs::CWD, mount.path("kept"), AtFlags::EMPTY_PATH)
+        .unwrap();
+    assert_eq!(named.metadata().unwrap().nlink(), 1);
+    drop((named, nameless));
+    assert_eq!(fs::read(mount.path("kept")).unwrap(), b"kept");
+    let alone = || {
+        let names: Vec<_> =
+            fs::read_dir(&source).unwrap().map(|e| e.unwrap().file_name()).collect();
+        (names == ["kept"]).then_some(())
+    };
+    // The last close is reported after close(2) has returned.
+    within(PATIENCE, alone);
+}
+
+#[test]
+fn direct_io_needs_no_alignment_and_leaves_the_cache() {
+    let (near, source) = source();
+    fs::write(source.join("hot"), vec![1; 8 * MIB]).unwrap();
+    fs::write(source.join("cold"), vec![2; 64 * MIB]).unwrap();
+    let Some(mount) = Mount::start(near.path(), "mnt", &[], source.to_str().unwrap()) else {
+        return;
+    };
+    let resident = |name: &str| {
+        let output = weir(["status", "--json"])
+            .arg(mount.path(name))
+            .env("XDG_RUNTIME_DIR", near.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        said[0]["resident_bytes"].as_u64().unwrap_or_else(|| panic!("{said}"))
+    };
+    fs::read(mount.path("hot")).unwrap();
+    assert_eq!(resident("hot"), 8 * MIB as u64);
+    let direct = OFlags::DIRECT.bits().cast_signed();
+    let cold = OpenOptions::new().read(true).custom_flags(direct).open(mount.path("cold")).unwrap();
+    // Odd lengths and offsets, into memory at an odd address.
+    let mut buffer = vec![0; MIB];
+    let mut at = 0;
+    while at < 64 * MIB as u64 {
+        let read = cold.read_at(&mut buffer[1..], at).unwrap();
+        assert!(buffer[1..=read].iter().all(|&byte| byte == 2));
+        at += read as u64;
+    }
+    drop(cold);
+    assert_eq!((resident("hot"), resident("cold")), (8 * MIB as u64, 0));
+}
+
+#[test]
+fn the_data_of_a_stopped_mount_is_in_the_directory() {
+    let (near, source) = source();
+    let Some(mut mount) = Mount::start(near.path(), "mnt", &[], source.to_str().unwrap()) else {
+        return;
+    };
+    let mut file = File::create(mount.path("open")).unwrap();
+    file.write_all(&vec![7; 3 * MIB]).unwrap();
+    mount.signal(Signal::TERM);
+    assert!(mount.ended().success());
+    assert!(!mount.is_mounted());
+    assert_eq!(fs::read(source.join("open")).unwrap(), vec![7; 3 * MIB]);
+    assert!(file.write_all(b"more").is_err(), "the file system is gone");
+}
+
+#[test]
+fn a_killed_mount_is_unmounted_and_keeps_what_was_synced() {
+    let (near, source) = source();
+    let from = source.to_str().unwrap();
+    let Some(mut mount) = Mount::start(near.path(), "mnt", &[], from) else { return };
+    let mut file = File::create(mount.path("synced")).unwrap();
+    file.write_all(b"safe").unwrap();
+    file.sync_all().unwrap();
+    mount.signal(Signal::KILL);
+    mount.ended();
+    assert!(file.write_all(b"more").is_err());
+    within(PATIENCE, || (!mount.is_mounted()).then_some(()));
+    assert_eq!(fs::read(source.join("synced")).unwrap(), b"safe");
+    let again = Mount::start(near.path(), "mnt", &[], from).unwrap();
+    assert_eq!(fs::read(again.path("synced")).unwrap(), b"safe");
+}
+
+#[test]
+fn it_goes_to_the_background_and_ends_when_it_is_unmounted() {
+    let (near, source) = source();
+    let Some(probe) = Mount::start(near.path(), "probe", &[], source.to_str().unwrap()) else {
+        return;
+    };
+    drop(probe);
+    let dir = near.path().canonicalize().unwrap().join("mnt");
+    fs::create_dir(&dir).unwrap();
+    let mut command = weir(["mount", "--budget", "32M"]);
+    let output =
+        command.arg(&source).arg(&dir).env("XDG_RUNTIME_DIR", near.path()).output().unwrap();
+    assert!(output.status.success() && output.stdout.is_empty(), "{}", text(&output));
+    fs::write(dir.join("a"), "one").unwrap();
+    let status = || {
+        let mut command = weir(["status", "--json"]);
+        let output = command.env("XDG_RUNTIME_DIR", near.path()).output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default()
+    };
+    let said = status();
+    let process = &said[0];
+    assert_eq!(process["command"], "mount", "{said}");
+    let pid = process["pid"].as_i64().unwrap();
+    let unmounted = match rustix::process::geteuid().is_root() {
+        true => Command::new("umount").arg(&dir).status(),
+        false => Command::new("fusermount3").arg("-u").arg(&dir).status(),
+    };
+    assert!(unmounted.unwrap().success());
+    within(PATIENCE, || (!Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
+    assert_eq!(fs::read(source.join("a")).unwrap(), b"one");
+}
+
+#[test]
+fn two_mounts_of_a_server_see_what_the_other_closed_and_locked() {
+    let (near, source) = source();
+    let server = Server::start(&source, &["--squash", "none"]);
+    for (vers, options) in
+        [("vers=4.2", ["--attr-timeout", "60"]), ("vers=3", ["--cache", "kernel"])]
+    {
+        let url = server.url("", vers);
+        let Some(one) = Mount::start(near.path(), "one", &options, &url) else { return };
+        let two = Mount::start(near.path(), "two", &options, &url).unwrap();
+        fs::write(one.path("f"), "first").unwrap();
+        assert_eq!(fs::read(two.path("f")).unwrap(), b"first");
+        fs::write(one.path("f"), "the second").unwrap();
+        assert_eq!(fs::read(two.path("f")).unwrap(), b"the second", "{vers}");
+        assert_eq!(two.path("f").metadata().unwrap().len(), 10);
+        let open = |mount: &Mount| {
+            OpenOptions::new().read(true).write(true).open(mount.path("f")).unwrap()
+        };
+        let (here, there) = (open(&one), open(&two));
+        flock(&here, FlockOperation::LockExclusive).unwrap();
+        assert!(flock(&there, FlockOperation::NonBlockingLockExclusive).is_err(), "{vers}");
+        drop(here);
+        let taken = || flock(&there, FlockOperation::NonBlockingLockExclusive).ok();
+        within(PATIENCE, taken);
+        drop(there);
+        fs::remove_file(one.path("f")).unwrap();
+    }
+}
+
+#[test]
+fn a_program_that_waits_for_a_dead_server_can_be_killed() {
+    let (near, source) = source();
+    fs::write(source.join("f"), vec![3; MIB]).unwrap();
+    let server = Server::start(&source, &[]);
+    let url = server.url("", "vers=4.2");
+    let Some(mount) = Mount::start(near.path(), "mnt", &["--attr-timeout", "0"], &url) else {
+        return;
+    };
+    fs::metadata(mount.path("f")).unwrap();
+    server.pause();
+    let mut stuck = Vec::new();
+    for signal in [Signal::KILL, Signal::INT] {
+        let mut command = Command::new("cat");
+        // The test may run with interrupts ignored.
+        let child = command.arg(mount.path("f")).stdout(Stdio::null()).process_group(0).spawn();
+        stuck.push((child.unwrap(), signal));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    for (child, signal) in &mut stuck {
+        assert!(child.try_wait().unwrap().is_none(), "it waits");
+        kill_process(Pid::from_child(child), *signal).unwrap();
+        let ended = within(PATIENCE, || child.try_wait().unwrap());
+        assert!(!ended.success());
+    }
+    server.signal(Signal::CONT);
+    assert_eq!(fs::read(mount.path("f")).unwrap(), vec![3; MIB]);
+}
+
+#[test]
+fn a_wait_for_a_lock_ends_with_the_program() {
+    let (near, source) = source();
+    fs::write(source.join("f"), "").unwrap();
+    let Some(mount) = Mount::start(near.path(), "mnt", &[], source.to_str().unwrap()) else {
+        return;
+    };
+    let held = File::open(mount.path("f")).unwrap();
+    flock(&held, FlockOperation::LockExclusive).unwrap();
+    let mut waiting = Command::new("flock").arg(mount.path("f")).arg("true").spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(waiting.try_wait().unwrap().is_none(), "it waits");
+    kill_process(Pid::from_child(&waiting), Signal::TERM).unwrap();
+    within(PATIENCE, || waiting.try_wait().unwrap());
+    drop(held);
+    // Its wait is over, so it does not get the lock now.
+    let again = File::open(mount.path("f")).unwrap();
+    within(PATIENCE, || flock(&again, FlockOperation::NonBlockingLockExclusive).ok());
+}
+
+#[test]
+fn other_users_have_their_own_rights() {
+    if !weir_skip::is_root("only root mounts for other users everywhere") {
+        return;
+    }
+    let (near, source) = source();
+    fs::set_permissions(near.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(source.join("secret"), "s").unwrap();
+    fs::set_permissions(source.join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::create_dir(source.join("open")).unwrap();
+    fs::set_permissions(source.join("open"), fs::Permissions::from_mode(0o777)).unwrap();
+    let from = source.to_str().unwrap();
+    let as_user = |mount: &Mount, script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir("/").env("M", &mount.dir);
+        as_ordinary_user(command).output().unwrap()
+    };
+    let Some(own) = Mount::start(near.path(), "own", &[], from) else { return };
+    let said = as_user(&own, "ls \"$M\"");
+    assert!(!said.status.success(), "a mount is its owner's: {}", text(&said));
+    drop(own);
+    let shared = Mount::start(near.path(), "shared", &["--allow-other"], from).unwrap();
+    let said = as_user(&shared, "cat \"$M/secret\"");
+    assert!(!said.status.success() && text(&said).contains("Permission denied"), "{}", text(&said));
+    let said = as_user(&shared, "umask 027; echo x > \"$M/open/f\" && mkdir \"$M/open/d\"");
+    assert!(said.status.success(), "{}", text(&said));
+    let made = source.join("open/f").metadata().unwrap();
+    assert_eq!((made.uid(), made.mode() & 0o777), (65534, 0o640));
+    let said = as_user(&shared, "rm -f \"$M/secret\"; echo y > \"$M/new\"");
+    assert!(!said.status.success(), "{}", text(&said));
+    assert!(source.join("secret").exists() && !source.join("new").exists());
+}
+
+#[test]
+fn what_cannot_be_mounted_is_refused_and_leaves_no_mount() {
+    let (near, source) = source();
+    let near = near.path().canonicalize().unwrap();
+    let inside = source.join("inside");
+    fs::create_dir(&inside).unwrap();
+    fs::write(near.join("file"), "").unwrap();
+    let at = |path: &Path| path.to_str().unwrap().to_owned();
+    for (from, to, says) in [
+        (at(&source), at(&inside), "the mount would contain itself"),
+        (at(&near.join("missing")), at(&inside), "no such file"),
+        (at(&near.join("file")), at(&inside), "not a directory"),
+        ("nfs://127.0.0.1:1/".to_owned(), at(&inside), "cannot reach"),
+        (at(&source), at(&near.join("nowhere")), "No such file"),
+    ] {
+        let said = fail(1, ["mount", &from, &to]);
+        assert!(said.to_lowercase().contains(&says.to_lowercase()), "{from} on {to}: {said}");
+    }
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!table.contains(&at(&inside)));
+}
+
+#[test]
+fn a_read_only_mount_refuses_changes() {
+    let (near, source) = source();
+    fs::write(source.join("f"), "x").unwrap();
+    let options = ["--read-only"];
+    let Some(mount) = Mount::start(near.path(), "mnt", &options, source.to_str().unwrap()) else {
+        return;
+    };
+    let refused = fs::write(mount.path("g"), "").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert!(fs::remove_file(mount.path("f")).is_err());
+    assert_eq!(fs::read(mount.path("f")).unwrap(), b"x");
+}
