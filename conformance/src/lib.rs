@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod mount;
 pub mod power_cut;
 
 use std::io::{BufRead, BufReader};
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-pub use weir_skip::skip;
+pub use weir_skip::{is_root, skip};
 
 /// The workspace's root directory.
 pub fn workspace() -> &'static Path {
@@ -153,9 +154,18 @@ impl Server {
     /// # Panics
     /// It does not start.
     pub fn start(dir: &Path) -> Self {
+        Self::with(dir, &[])
+    }
+
+    /// Serves `dir` with options.
+    ///
+    /// # Panics
+    /// It does not start.
+    pub fn with(dir: &Path, options: &[&str]) -> Self {
         let mut child = Command::new(weir())
             .args(["serve", "--bind", "127.0.0.1:0", "--squash", "none", "--state-dir"])
             .arg(state_dir(dir))
+            .args(options)
             .arg(dir)
             .stdout(Stdio::piped())
             .spawn()

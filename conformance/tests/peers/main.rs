@@ -11,6 +11,7 @@ mod kernel;
 mod kills;
 mod libnfs;
 mod locks;
+mod mount;
 mod pjdfstest;
 mod power_cuts;
 mod scenarios;

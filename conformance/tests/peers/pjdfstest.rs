@@ -4,6 +4,7 @@
 use conformance::{Guest, program, scratch, serve_command, skip, workspace};
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 #[test]
@@ -15,10 +16,7 @@ fn pjdfstest_fails_only_where_the_local_file_system_does() {
     let config = workspace().join("conformance/pjdfstest.toml");
     let dir = scratch();
     open_to_all(dir.path());
-    let native = Command::new(&suite).arg("-c").arg(&config).arg("-p").arg(dir.path()).output();
-    let (native_failed, native_passed) =
-        verdicts(&String::from_utf8(native.unwrap().stdout).unwrap());
-    assert!(native_passed > 300, "pjdfstest passed {native_passed} tests natively");
+    let on_disk = native(&suite, &config);
 
     for vers in ["3", "4.2"] {
         let export = dir.path().join(format!("export-{vers}"));
@@ -26,36 +24,54 @@ fn pjdfstest_fails_only_where_the_local_file_system_does() {
         open_to_all(&export);
         let args = [vers, suite.to_str().unwrap(), config.to_str().unwrap()];
         let text = guest.run(&serve_command(&export, ""), &[], "pjdfstest.sh", &args);
-        let (failed, passed) = verdicts(&text);
+        let Verdicts { failed, passed } = Verdicts::of(&text);
         assert!(passed > 300, "{text}");
         let excused = excused(vers);
         let new: Vec<_> =
-            failed.difference(&native_failed).filter(|t| !excused.contains(*t)).collect();
+            failed.difference(&on_disk.failed).filter(|t| !excused.contains(*t)).collect();
         assert!(new.is_empty(), "vers={vers}: {new:#?}");
         let mended: Vec<_> = excused.difference(&failed).collect();
         assert!(mended.is_empty(), "vers={vers}: take off conformance/pjdfstest.skip: {mended:#?}");
     }
 }
 
-fn open_to_all(dir: &std::path::Path) {
+/// Opens a directory to all users.
+pub(crate) fn open_to_all(dir: &Path) {
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The names of the failed tests, and how many passed.
-fn verdicts(text: &str) -> (BTreeSet<String>, usize) {
-    let mut failed = BTreeSet::new();
-    let mut passed = 0;
-    for line in text.lines() {
-        let mut words = line.split_whitespace();
-        match (words.next(), words.next()) {
-            (Some(_), Some("ok")) => passed += 1,
-            (Some(test), Some("FAILED")) => {
-                failed.insert(test.to_owned());
+/// The result on the file system below.
+pub(crate) fn native(suite: &Path, config: &Path) -> Verdicts {
+    let dir = scratch();
+    open_to_all(dir.path());
+    let ran = Command::new(suite).arg("-c").arg(config).arg("-p").arg(dir.path()).output();
+    let native = Verdicts::of(&String::from_utf8(ran.unwrap().stdout).unwrap());
+    assert!(native.passed > 300, "pjdfstest passed {} tests natively", native.passed);
+    native
+}
+
+/// The result of a run.
+pub(crate) struct Verdicts {
+    /// The names of the failed tests.
+    pub(crate) failed: BTreeSet<String>,
+    /// How many passed.
+    pub(crate) passed: usize,
+}
+
+impl Verdicts {
+    /// The result that the suite printed.
+    pub(crate) fn of(text: &str) -> Self {
+        let mut verdicts = Self { failed: BTreeSet::new(), passed: 0 };
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            match (words.next(), words.next()) {
+                (Some(_), Some("ok")) => verdicts.passed += 1,
+                (Some(test), Some("FAILED")) => _ = verdicts.failed.insert(test.to_owned()),
+                _ => {}
             }
-            _ => {}
         }
+        verdicts
     }
-    (failed, passed)
 }
 
 fn excused(vers: &str) -> BTreeSet<String> {

@@ -46,8 +46,15 @@ fn packagers_get_manual_pages_and_completions() {
     std::fs::create_dir(&bin).unwrap();
     let program = bin.join("weir");
     std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).unwrap();
-    let installed =
-        std::process::Command::new(&program).args(["man", "--install"]).output().unwrap();
+    let installed = loop {
+        // The copy is busy while a process just forked by another test still has it open.
+        match std::process::Command::new(&program).args(["man", "--install"]).output() {
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            installed => break installed.unwrap(),
+        }
+    };
     assert!(installed.status.success(), "{installed:?}");
     assert!(dir.path().join("share/man/man1/weir-cp.1").exists());
     assert!(fail(1, ["man", "--install"]).contains("name a directory"), "target/debug is no bin");

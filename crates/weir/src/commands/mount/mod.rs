@@ -41,7 +41,7 @@ For /etc/fstab, link this program as /sbin/mount.fuse.weir; then options go into
 
   nfs://filer/models  /mnt/models  fuse.weir  allow_other,budget=2G,_netdev  0  0")]
 pub(crate) struct Args {
-    /// A directory, or nfs://HOST[:PORT]/PATH[?OPTIONS]
+    /// A directory, or the URL of a directory of an NFS server
     #[arg(value_name = "SOURCE", value_parser = location(), required_unless_present = "guard")]
     source: Option<Location>,
     /// The directory to mount it on

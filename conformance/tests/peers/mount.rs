@@ -1,0 +1,224 @@
+//! `weir mount` below programs that know what a file system owes them: pjdfstest, fsx, SQLite, git, tar.
+//!
+//! `WEIR_LONG=1` runs a million operations of fsx in each way.
+
+use crate::pjdfstest::{Verdicts, native, open_to_all};
+use conformance::mount::Mount;
+use conformance::{Server, program, scratch, skip, text_of, workspace};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A source to mount: a local directory, or a server of it.
+struct Source {
+    dir: tempfile::TempDir,
+    export: PathBuf,
+    server: Option<Server>,
+}
+
+impl Source {
+    fn new(served: bool) -> Self {
+        let dir = scratch();
+        let export = dir.path().canonicalize().unwrap().join("source");
+        fs::create_dir(&export).unwrap();
+        open_to_all(dir.path());
+        open_to_all(&export);
+        // The locks of a killed client end with its lease.
+        let server = served.then(|| Server::with(&export, &["--lease", "10", "--log", "warn"]));
+        Self { dir, export, server }
+    }
+
+    /// What to mount; `options` are those of the client.
+    fn name(&self, options: &str) -> String {
+        match &self.server {
+            None => self.export.to_str().unwrap().to_owned(),
+            Some(Server { port, .. }) => {
+                format!("nfs://127.0.0.1:{port}/?mountport={port}&{options}")
+            }
+        }
+    }
+
+    #[track_caller]
+    fn mount(&self, client: &str, options: &[&str]) -> Option<Mount> {
+        let dir = self.dir.path().canonicalize().unwrap().join("mnt");
+        Mount::start(&self.name(client), &dir, options)
+    }
+}
+
+/// The ways of mounting: what is served, the client's options, the mount's options.
+const WAYS: [(&str, bool, &str, &[&str]); 6] = [
+    ("local", false, "", &["--budget", "64M"]),
+    ("local-kernel", false, "", &["--budget", "64M", "--cache", "kernel"]),
+    ("local-uncached", false, "", &["--budget", "64M", "--uncached"]),
+    ("nfs-4.2", true, "vers=4.2", &["--budget", "64M"]),
+    ("nfs-4.2-kernel", true, "vers=4.2", &["--budget", "64M", "--cache", "kernel"]),
+    ("nfs-3", true, "vers=3", &["--budget", "64M"]),
+];
+
+#[test]
+fn fsx_finds_no_difference_on_a_mount() {
+    let Some(fsx) = program("fsx") else { return skip("fsx is not installed (cargo install fsx)") };
+    let long = std::env::var_os("WEIR_LONG").is_some_and(|v| !v.is_empty());
+    let operations = if long { "1000000" } else { "10000" };
+    for (way, served, client, options) in WAYS {
+        let source = Source::new(served);
+        let Some(mount) = source.mount(client, options) else { return };
+        let file = mount.dir().join("fsx");
+        let ran =
+            Command::new(&fsx).args(["-N", operations, "-S", "7"]).arg(&file).output().unwrap();
+        assert!(ran.status.success(), "{way}: {}", text_of(&ran));
+        assert!(mount.end().success(), "{way}");
+    }
+}
+
+#[test]
+fn pjdfstest_fails_on_a_mount_only_where_the_source_does() {
+    let Some(suite) = program("pjdfstest") else {
+        return skip("pjdfstest is not installed (cargo install pjdfstest)");
+    };
+    if !conformance::is_root("pjdfstest acts as several users") {
+        return;
+    }
+    let config = workspace().join("conformance/pjdfstest.toml");
+    let on_disk = native(&suite, &config);
+    for (way, served, client) in
+        [("local", false, ""), ("nfs-4.2", true, "vers=4.2"), ("nfs-3", true, "vers=3")]
+    {
+        let source = Source::new(served);
+        let Some(mount) = source.mount(client, &["--allow-other", "--budget", "64M"]) else {
+            return;
+        };
+        let below = mount.dir().join("pjd");
+        fs::create_dir(&below).unwrap();
+        open_to_all(&below);
+        let ran =
+            Command::new(&suite).arg("-c").arg(&config).arg("-p").arg(&below).output().unwrap();
+        let verdicts = Verdicts::of(&text_of(&ran));
+        assert!(verdicts.passed > 300, "{way}: {}", text_of(&ran));
+        let excused = excused(way);
+        let new: Vec<_> = verdicts
+            .failed
+            .difference(&on_disk.failed)
+            .filter(|test| !excused.contains(*test))
+            .collect();
+        assert!(new.is_empty(), "{way}: {new:#?}");
+        let mended: Vec<_> = excused.difference(&verdicts.failed).collect();
+        assert!(mended.is_empty(), "{way}: take off conformance/pjdfstest.mount.skip: {mended:#?}");
+    }
+}
+
+/// The tests that may fail, each with a reason.
+fn excused(way: &str) -> BTreeSet<String> {
+    let list = fs::read_to_string(workspace().join("conformance/pjdfstest.mount.skip")).unwrap();
+    let lines = list.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    lines
+        .filter_map(|line| {
+            let mut words = line.splitn(3, ' ');
+            let (of, test, reason) = (words.next()?, words.next()?, words.next());
+            assert!(reason.is_some_and(|reason| !reason.trim().is_empty()), "no reason: {line}");
+            (of == "*" || of == way).then(|| test.to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn a_database_survives_kills_of_its_program_and_of_the_mount() {
+    if program("python3").is_none() {
+        return skip("python3 is not installed");
+    }
+    for (way, served, client, options) in [WAYS[0], WAYS[1], WAYS[3]] {
+        let source = Source::new(served);
+        let acknowledged = source.dir.path().join("acknowledged");
+        for round in 0..4 {
+            let Some(mount) = source.mount(client, options) else { return };
+            let mut writer = Command::new("python3")
+                .args(["-c", WRITER])
+                .arg(mount.dir().join("db"))
+                .arg(&acknowledged)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(700));
+            // In turn the program and the file system are killed.
+            if round % 2 == 0 {
+                writer.kill().unwrap();
+                writer.wait().unwrap();
+                assert!(mount.end().success(), "{way}");
+            } else {
+                mount.kill();
+                let _ = writer.kill();
+                writer.wait().unwrap();
+            }
+            let Some(mount) = source.mount(client, options) else { return };
+            let checked = Command::new("python3")
+                .args(["-c", CHECKER])
+                .arg(mount.dir().join("db"))
+                .arg(&acknowledged)
+                .output()
+                .unwrap();
+            assert!(checked.status.success(), "{way}, round {round}: {}", text_of(&checked));
+        }
+        let rows = fs::read_to_string(&acknowledged).unwrap().lines().count();
+        assert!(rows > 4, "{way}: {rows} transactions");
+    }
+}
+
+/// Commits numbers one by one, and then notes each outside of the mount.
+const WRITER: &str = "
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
+db.execute('pragma synchronous=full')
+db.execute('create table if not exists t (n integer primary key, pad blob)')
+noted = open(sys.argv[2], 'a')
+n = (db.execute('select max(n) from t').fetchone()[0] or 0) + 1
+while True:
+    db.execute('insert into t values (?, zeroblob(3000))', (n,))
+    noted.write(f'{n}\\n'); noted.flush()
+    n += 1
+";
+
+/// Every noted number is there, and the database is sound.
+const CHECKER: &str = "
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], timeout=60)
+assert db.execute('pragma integrity_check').fetchone()[0] == 'ok'
+there = {row[0] for row in db.execute('select n from t')}
+lost = [n for n in map(int, open(sys.argv[2]).read().split()) if n not in there]
+assert not lost, f'lost: {lost}'
+";
+
+#[test]
+fn everyday_programs_work_on_a_mount() {
+    for needed in ["git", "tar", "cmp", "find", "make"] {
+        if program(needed).is_none() {
+            return skip(format!("{needed} is not installed"));
+        }
+    }
+    for (way, served, client, options) in WAYS {
+        let source = Source::new(served);
+        let Some(mount) = source.mount(client, options) else { return };
+        let ran = Command::new("bash")
+            .arg(workspace().join("conformance/guest/everyday.sh"))
+            .arg(mount.dir())
+            .arg(source.dir.path().join("beside"))
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{way}: {}", text_of(&ran));
+        assert!(mount.end().success(), "{way}");
+        assert!(is_same(&source.export, &source.dir.path().join("beside")), "{way}");
+    }
+}
+
+/// Whether two trees hold the same.
+fn is_same(one: &Path, other: &Path) -> bool {
+    Command::new("diff")
+        .arg("-r")
+        .arg("--no-dereference")
+        .args([one, other])
+        .status()
+        .unwrap()
+        .success()
+}
