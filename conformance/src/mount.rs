@@ -39,6 +39,7 @@ impl Mount {
         if let Some(mut stderr) = child.stderr.take() {
             stderr.read_to_string(&mut why).expect("weir mount says why it failed");
         }
+        child.wait().expect("it has ended");
         let lacking =
             ["no /dev/fuse", "the kernel refuses", "is not installed", "fusermount3 refuses"];
         assert!(lacking.iter().any(|lack| why.contains(lack)), "{why}");

@@ -3,18 +3,52 @@
 //!
 //! 1. The last close of the file in this mount removes the name. A client that dies before leaves it
 //!    behind, as every NFS client does.
+//! 2. A close may be in progress when a program removes the directory: while silly-renamed names are
+//!    in it, the removal is tried again for [`PATIENCE`].
 
 use crate::files::change_spans::OwnChanges;
 use crate::protocol::{Handle, Protocol};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_base::sync::Mutex;
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{FileId, RenameFlags};
 
+/// How long the removal of a directory waits for silly-renamed names in it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
 /// The open files of a mount.
 #[derive(Default)]
-pub(crate) struct OpenFiles(Mutex<HashMap<FileId, Entry>>);
+pub(crate) struct OpenFiles(Mutex<HashMap<FileId, Entry>>, Directories);
+
+/// How many silly-renamed names are in each directory.
+type Directories = Arc<Mutex<HashMap<Handle, usize>>>;
+
+/// Counts a silly-renamed name in its directory until it is dropped.
+struct Counted {
+    dir: Handle,
+    directories: Directories,
+}
+
+impl Counted {
+    fn new(dir: &Handle, directories: &Directories) -> Self {
+        *directories.lock().entry(dir.clone()).or_default() += 1;
+        Self { dir: dir.clone(), directories: Arc::clone(directories) }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut directories = self.directories.lock();
+        if let Some(count) = directories.get_mut(&self.dir) {
+            *count -= 1;
+            if *count == 0 {
+                directories.remove(&self.dir);
+            }
+        }
+    }
+}
 
 #[derive(Default)]
 struct Entry {
@@ -29,6 +63,7 @@ pub(crate) struct SillyRenamed {
     cred: Arc<OpaqueAuth>,
     dir: Handle,
     name: Vec<u8>,
+    _counted: Counted,
 }
 
 impl OpenFiles {
@@ -81,6 +116,16 @@ impl OpenFiles {
         self.0.lock().contains_key(&id)
     }
 
+    /// Whether there are no silly-renamed names.
+    pub(crate) fn are_none_silly_renamed(&self) -> bool {
+        self.1.lock().is_empty()
+    }
+
+    /// Whether there are silly-renamed names in a directory.
+    pub(crate) fn are_silly_renamed_in(&self, dir: &Handle) -> bool {
+        self.1.lock().contains_key(dir)
+    }
+
     /// Whether the file was removed while open.
     pub(crate) fn is_silly_renamed(&self, id: FileId) -> bool {
         self.0.lock().get(&id).is_some_and(|entry| entry.silly_renamed.is_some())
@@ -115,7 +160,12 @@ impl OpenFiles {
         let silly_name = format!(".nfs{:016x}", getrandom::u64().unwrap_or(attr.id.ino));
         let to = (&dir, silly_name.as_bytes());
         protocol.rename(&cred, (&dir, name), to, RenameFlags::Replace).await?;
-        let renamed = SillyRenamed { cred, dir: dir.clone(), name: silly_name.into_bytes() };
+        let renamed = SillyRenamed {
+            cred,
+            dir: dir.clone(),
+            name: silly_name.into_bytes(),
+            _counted: Counted::new(&dir, &self.1),
+        };
         match self.set_silly_renamed(attr.id, renamed) {
             Ok(()) => Ok(()),
             // Closed in between.

@@ -15,6 +15,7 @@ use crate::files::change_spans::OwnChanges;
 use crate::files::deferred_close::Deferred;
 use crate::files::lock_owners::LockOwners;
 use crate::files::opened::Opened;
+use crate::files::silly_rename::PATIENCE;
 use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
 use crate::fs::mount_state::{MOST_OPERATIONS, MOST_TRANSFERS, Mount, MountState, Runtime};
@@ -27,7 +28,7 @@ use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
@@ -220,6 +221,16 @@ impl NfsFs {
         self.mount.state.handles.remember(&node.attr, &node.handle);
         self.mount.state.attributes.remember(asked, &node.attr);
         Ok(node.attr)
+    }
+
+    /// Whether names of removed open files are in a directory.
+    async fn has_silly_renamed(&self, caller: &Caller, directory: EntryName<'_>) -> bool {
+        let open_files = &self.mount.state.open_files;
+        if open_files.are_none_silly_renamed() {
+            return false;
+        }
+        let Ok(attr) = self.lookup(caller, directory).await else { return false };
+        self.handle(attr.id).is_ok_and(|handle| open_files.are_silly_renamed_in(&handle))
     }
 
     /// Runs an operation that changes names.
@@ -502,11 +513,27 @@ impl FileSystem for NfsFs {
     }
 
     async fn rmdir(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
-        let ((dir, name), cred) = (self.place(entry)?, self.cred(caller));
-        let remove = self
-            .mount
-            .run(|state| async move { state.protocol.remove(&cred, &dir, &name, true).await });
-        self.renaming(remove).await
+        let since = Instant::now();
+        loop {
+            let ((dir, name), cred) = (self.place(entry)?, self.cred(caller));
+            let remove = self
+                .mount
+                .run(|state| async move { state.protocol.remove(&cred, &dir, &name, true).await });
+            let removed = self.renaming(remove).await;
+            // Names of files that are just being closed do not keep it.
+            if removed != Err(Error::NotEmpty)
+                || since.elapsed() >= PATIENCE
+                || !self.has_silly_renamed(caller, entry).await
+            {
+                return removed;
+            }
+            // On the mount's executor, which has a timer.
+            let pause = |_| async {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                Ok(())
+            };
+            self.mount.run(pause).await?;
+        }
     }
 
     async fn rename(
