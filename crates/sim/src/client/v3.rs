@@ -67,10 +67,17 @@ impl Client {
     pub(super) async fn mount3(&self) -> Handle {
         let args = encoded(&mount::Mnt { path: "/".into() });
         let which = (mount::PROGRAM, mount::VERSION, mount::Procedure::Mnt as u32);
-        let answer = self.rpc(which, &args).await;
-        match weir_xdr::Decoder::new(answer.results).get::<mount::MntRes>() {
-            Ok(Ok(mounted)) => mounted.handle.0.to_vec(),
-            other => self.world.violation(format!("the export cannot be mounted: {other:?}")),
+        loop {
+            let answer = self.rpc(which, &args).await;
+            match weir_xdr::Decoder::new(answer.results).get::<mount::MntRes>() {
+                Ok(Ok(mounted)) => return mounted.handle.0.to_vec(),
+                Ok(Err(mount::Error::Io)) if self.world.disk.failures().0 => {
+                    sleep(Duration::from_millis(300)).await;
+                }
+                other => {
+                    self.world.violation(format!("the export cannot be mounted: {other:?}"));
+                }
+            }
         }
     }
 
