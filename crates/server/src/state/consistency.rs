@@ -23,24 +23,33 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const FILES: u64 = 3;
 const HOSTS: u8 = 2;
 
-/// The locks in the store: the mode of each byte.
+/// The locks in the store: the mode of each byte, and one that a local program holds.
 #[derive(Debug)]
-struct Store(Mutex<[Option<bool>; BYTES]>);
+struct Store {
+    modes: Mutex<[Option<bool>; BYTES]>,
+    program: Option<Lock>,
+}
 
 impl Store {
     fn set(&self, range: Range, mode: Option<bool>) {
         let end = range.end.min(BYTES as u64) as usize;
         let start = (range.start as usize).min(end);
-        self.0.lock()[start..end].fill(mode);
+        self.modes.lock()[start..end].fill(mode);
     }
 }
 
 impl StoreLocks for Store {
-    fn conflict(&self, _: Lock) -> Option<Lock> {
-        None
+    fn conflict(&self, lock: Lock) -> Option<Lock> {
+        let meets = |held: &Lock| {
+            held.range.start < lock.range.end
+                && lock.range.start < held.range.end
+                && (held.exclusive || lock.exclusive)
+        };
+        self.program.filter(meets)
     }
 
     fn lock(&self, lock: Lock) -> Result<(), Lock> {
+        self.conflict(lock).map_or(Ok(()), Err)?;
         self.set(lock.range, Some(lock.exclusive));
         Ok(())
     }
@@ -168,7 +177,9 @@ impl World {
         if !self.state.may_lock_in_store(by) {
             return None;
         }
-        let store = Arc::new(Store(Mutex::new([None; BYTES])));
+        let (range, exclusive) = (self.range(), self.coin());
+        let program = (self.below(3) == 0).then_some(Lock { range, exclusive });
+        let store = Arc::new(Store { modes: Mutex::new([None; BYTES]), program });
         self.stores.insert(node, store.clone());
         Some(OpenedStoreLocks { locks: store, by })
     }
@@ -182,7 +193,8 @@ impl World {
     fn open(&mut self) {
         let (client, node, share, now) = (self.client(), self.node(), self.share(), self.now);
         let name = ["x", "y"][self.below(2)];
-        let opens = OpenRequest { node, owner: name.into(), ..request(client, share) };
+        let confirm = self.below(8) == 0 && self.state.open_owners(client).all(|o| o != name);
+        let opens = OpenRequest { node, confirm, owner: name.into(), ..request(client, share) };
         let before = self.state.opened(client, &opens.owner, node);
         if let Ok(id) = self.state.open(opens, now) {
             self.opens.push((client, id, node));
@@ -295,6 +307,7 @@ impl World {
                 let (id, share) = (StateId { seq: 0, ..id }, self.share());
                 match self.below(3) {
                     0 => _ = self.state.downgrade(client, id, node, share),
+                    1 => _ = self.state.confirm_open(client, id, node),
                     _ => _ = self.state.close(client, id, node),
                 }
             }
@@ -358,6 +371,10 @@ impl World {
             assert!(client.states.iter().all(made), "{:?}", client.states);
         }
         assert!(self.state.files.values().all(|file| !file.is_idle()), "an idle file");
+        let revoked = self.state.clients.iter().flat_map(|client| {
+            client.revoked.iter().map(|revoked| (revoked.key, (client.id, revoked.why)))
+        });
+        assert_eq!(revoked.collect::<HashMap<_, _>>(), self.state.revoked);
     }
 
     /// The address of a client, or of an NLM host.
@@ -408,6 +425,9 @@ impl World {
             self.files().map(|(_, file)| file.opens.len()).sum::<usize>(),
             state.opens.len()
         );
+        let unconfirmed = state.opens.iter().filter(|(_, open)| open.unconfirmed.is_some());
+        let unconfirmed: HashSet<&StateKey> = unconfirmed.map(|(key, _)| key).collect();
+        assert_eq!(state.unconfirmed.iter().collect::<HashSet<_>>(), unconfirmed);
         let reserved = self.reserved.iter().copied();
         let opens = state.opens.values().map(|open| open.client).chain(reserved);
         let shares = self.files().flat_map(|(_, file)| file.shares.iter().map(|(o, _)| o.host));
@@ -507,7 +527,11 @@ impl World {
                     *byte = Some(byte.unwrap_or(false) || exclusive);
                 }
             }
-            assert_eq!(*self.stores[node].0.lock(), expected, "{node:?}");
+            let store = &self.stores[node];
+            // A file may be locked there after some of its ranges; those that conflict stay unlocked.
+            if store.program.is_none() {
+                assert_eq!(*store.modes.lock(), expected, "{node:?}");
+            }
         }
     }
 

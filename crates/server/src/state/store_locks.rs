@@ -181,4 +181,34 @@ mod tests {
         let last = recorded.0.lock().last().copied();
         assert_eq!(last, Some(Lock { range, exclusive: true }));
     }
+
+    #[test]
+    fn a_rejected_grant_restores_in_the_store_what_it_restores_in_the_table() {
+        let mut state: State<char> =
+            State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::default());
+        let host = IpAddr::from([192, 0, 2, 7]);
+        state.nlm_remembered(host, T0);
+        let owner = |process| NlmOwner { host, user: None, handle: Bytes::new(), process };
+        let lock = |process, start, end, exclusive| {
+            let (range, wait, reclaim) = (Range { start, end }, None, false);
+            NlmLock { owner: owner(process), node: NODE, range, exclusive, reclaim, wait }
+        };
+        let recorded = Arc::new(Recorded::default());
+        let opened = OpenedStoreLocks { locks: recorded.clone(), by: None };
+        let first = lock(1, 5, 15, true);
+        state.with_store_locks(NODE, Some(opened), |state| state.nlm_lock(first, T0)).unwrap();
+        state.nlm_lock(lock(2, 0, 3, true), T0).unwrap();
+        // The grant downgrades the first lock.
+        let to = ReplyTo { cookie: Bytes::new(), caller: Bytes::new(), server: host };
+        let waits = NlmLock { wait: Some(to), ..lock(1, 0, 15, false) };
+        assert_eq!(state.nlm_lock(waits, T0), Err(NlmError::Blocked));
+        state.nlm_unlock(&owner(2), NODE, Range::ALL).unwrap();
+        let granted = state.nlm_take_granted().remove(0);
+        state.nlm_lock(lock(3, 5, 15, false), T0).unwrap();
+        state.nlm_acknowledged(granted.number, false);
+        // The other owner has a shared lock by now, so the first one gets no more.
+        let held: Vec<Lock> = state.files[&NODE].ranges.of(&Holder::Nlm(owner(1))).collect();
+        let shared = Lock { range: Range { start: 5, end: 15 }, exclusive: false };
+        assert_eq!((held, recorded.0.lock().last().copied()), (vec![shared], Some(shared)));
+    }
 }

@@ -88,7 +88,9 @@ impl<F: Clone> State<F> {
             return;
         }
         let others = self.opens_of(node);
-        let others = others.filter(|(other, open)| *other != key && open.client == client);
+        let others = others.filter(|(other, open)| {
+            *other != key && open.client == client && open.unconfirmed.is_none()
+        });
         let most = others.max_by_key(|(_, open)| open.share.access.bits().count_ones());
         let heir = most.map(|(key, _)| key).filter(|_| why.is_none());
         let locks = self.files.get(&node).map(|file| file.lock_states.clone());

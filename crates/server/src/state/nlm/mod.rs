@@ -389,20 +389,23 @@ impl<F: Clone> State<F> {
     fn take_back(&mut self, granted: GrantedLock) {
         let GrantedLock { owner, node, range, before, .. } = granted;
         let holder = Holder::Nlm(owner.clone());
-        let kept = before.clone();
-        self.change_ranges(node, range, &holder, |ranges| {
+        let kept: Vec<Lock> = self.change_ranges(node, range, &holder, |ranges| {
             ranges.unlock(&holder, range);
-            for Lock { range, exclusive } in before {
+            let restore = |Lock { range, exclusive }| {
                 // If the grant downgraded an exclusive lock, others may hold shared locks by now;
                 // the owner then gets a shared one.
-                let kept = ranges.lock(&holder, range, exclusive);
-                if kept.is_err() && ranges.lock(&holder, range, false).is_err() {
+                let modes = if exclusive { &[true, false][..] } else { &[false][..] };
+                let mut modes = modes.iter().copied();
+                let found = modes.find(|&exclusive| ranges.lock(&holder, range, exclusive).is_ok());
+                if found.is_none() {
                     warn!(
                         "{}: cannot restore a lock of {owner:?}: another owner holds it",
                         owner.host
                     );
                 }
-            }
+                found.map(|exclusive| Lock { range, exclusive })
+            };
+            before.into_iter().filter_map(restore).collect()
         });
         for Lock { range, exclusive } in kept {
             // The store may still hold the range in the mode of the grant. This fails if a local
