@@ -20,9 +20,10 @@
 
 mod mounted;
 mod mountpoint;
+pub mod namespace;
 mod session;
 mod wire;
 
-pub use mounted::{Keeper, Settings};
+pub use mounted::{Keeper, Observer, Settings};
 pub use mountpoint::{MountError, MountOptions, Mountpoint};
-pub use session::Session;
+pub use session::{Moved, Session};

@@ -149,7 +149,7 @@ impl Mountpoint {
 }
 
 /// Mounts by mount(2).
-fn mount_directly(path: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+pub(crate) fn mount_directly(path: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let connection = device::open()?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut data = format!(
@@ -197,24 +197,29 @@ fn mount_by_helper(path: &Path, options: &MountOptions) -> Result<OwnedFd, Mount
     if !said.status.success() {
         return Err(MountError::Helper(text_of(&said.stderr)));
     }
-    received(&ours).map_err(|error| MountError::Helper(error.to_string()))
+    match received(&ours, &mut [0]) {
+        Ok((_, Some(connection))) => Ok(connection),
+        Ok((_, None)) => Err(MountError::Helper("it sent no connection".into())),
+        Err(error) => Err(MountError::Helper(error.to_string())),
+    }
 }
 
-/// The descriptor that comes over a socket.
-fn received(socket: &impl AsFd) -> io::Result<OwnedFd> {
+/// Receives a message of a socket: its length, and the descriptor that comes with it.
+pub(crate) fn received(
+    socket: &impl AsFd,
+    bytes: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
     let flags = RecvFlags::CMSG_CLOEXEC;
-    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags)?;
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message
-            && let Some(first) = descriptors.next()
-        {
-            return Ok(first);
-        }
-    }
-    Err(io::Error::other("it sent no connection"))
+    let message = rustix::io::retry_on_intr(|| {
+        recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)
+    })?;
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok((message.bytes, descriptor))
 }
 
 fn text_of(stderr: &[u8]) -> String {
@@ -240,7 +245,7 @@ fn mounts_in(table: &[u8], path: &Path) -> Vec<u64> {
 }
 
 /// A field of the table of mounts: space, tab, newline and backslash are in octal.
-fn unescaped(field: &[u8]) -> OsString {
+pub(crate) fn unescaped(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&first, others)) = rest.split_first() {

@@ -1,12 +1,12 @@
 //! The command line, and the exit code of a command.
 //!
 //! Exit codes: 0 success; 1 failure (reported on standard error); 2 invalid command line; 130
-//! interrupted. `weir lock` exits with the code of the command that it runs.
+//! interrupted. `weir lock` and `weir run` exit with the code of the command that they run.
 
 use crate::commands::{
     bench, cat, check, checksum, chmod, chown, completions, cp, df, du, evict, exports, find, ln,
-    lock, ls, man, map, mkdir, mount, mount_helper, mv, rm, serve, stat, status, sync, touch, tree,
-    truncate, warm,
+    lock, ls, man, map, mkdir, mount, mount_helper, mv, rm, run, serve, stat, status, sync, touch,
+    tree, truncate, warm,
 };
 use crate::ended::Ended;
 use crate::output::complain;
@@ -33,6 +33,7 @@ pub(crate) struct Cli {
 enum Command {
     Serve(serve::Args),
     Mount(mount::Args),
+    Run(run::Args),
     Ls(ls::Args),
     Cat(cat::Args),
     Stat(stat::Args),
@@ -101,6 +102,7 @@ fn run(command: Command) -> Result<Ended> {
     match command {
         Command::Serve(args) => serve::run(args),
         Command::Mount(args) => mount::run(args),
+        Command::Run(args) => run::run(args),
         Command::Ls(args) => ls::run(args),
         Command::Cat(args) => cat::run(args),
         Command::Stat(args) => stat::run(args),

@@ -1,5 +1,8 @@
 //! How a command ended, which becomes its exit code.
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
 /// The result of a command that ran.
 pub(crate) enum Ended {
     /// The command did everything requested.
@@ -8,6 +11,15 @@ pub(crate) enum Ended {
     Failed,
     /// The user interrupted it.
     Interrupted,
-    /// The command that `weir lock` ran ended with this code.
+    /// The command that `weir lock` or `weir run` ran ended with this code; or `weir run` could not run it.
     With(u8),
+}
+
+impl Ended {
+    /// The end of a command that this one ran. The code is that of shells: 128 plus the signal that ended
+    /// it.
+    pub(crate) fn of(status: ExitStatus) -> Self {
+        let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+        Self::With(u8::try_from(code).unwrap_or(1))
+    }
 }

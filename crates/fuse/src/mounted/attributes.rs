@@ -10,10 +10,14 @@ use weir_vfs::{
 
 impl Mounted {
     pub(super) async fn getattr(&self, node: u64, fh: Option<u64>) -> Answered {
+        let id = self.nodes.file(node)?;
+        if let Some(answer) = self.stand_in_attr(id) {
+            return Ok(answer);
+        }
         let attr = match fh.and_then(|fh| self.files.get(fh as usize).map(|file| file.file.clone()))
         {
             Some(file) => file.getattr().await?,
-            None => self.fs.getattr(self.nodes.file(node)?).await?,
+            None => self.fs.getattr(id).await?,
         };
         Ok(self.attr_answer(node, &attr))
     }

@@ -3,6 +3,7 @@
 use crate::mounted::callers::Callers;
 use crate::mounted::handles::{Directory, OpenFile};
 use crate::mounted::nodes::Nodes;
+use crate::mounted::stand_ins::StandIns;
 use crate::session::device::Device;
 use crate::wire::abi::{self, ForgetOne};
 use crate::wire::reply::{Entry, Errno, attr_out, entry_out};
@@ -10,9 +11,10 @@ use crate::wire::request::Requester;
 use sharded_slab::Slab;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use weir_pagecache::{CachedFs, Segments};
-use weir_vfs::{Attr, Caller};
+use weir_vfs::{Attr, Caller, FileId};
 use zerocopy::IntoBytes;
 
 /// Which cache keeps the data of open files.
@@ -37,6 +39,9 @@ pub struct Settings {
     /// program's user: for a mount that several users use. Otherwise they run with the rights of this
     /// process, and the store checks them.
     pub kernel_checks: bool,
+    /// Mount points of other file systems, which the store does not enter, are shown as empty files and
+    /// directories.
+    pub show_mount_points: bool,
     /// How long the kernel may use names and attributes without asking.
     pub valid: Duration,
 }
@@ -44,7 +49,13 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let valid = Duration::from_secs(1);
-        Self { keeper: Keeper::default(), uncached: false, kernel_checks: false, valid }
+        Self {
+            keeper: Keeper::default(),
+            uncached: false,
+            kernel_checks: false,
+            show_mount_points: false,
+            valid,
+        }
     }
 }
 
@@ -57,6 +68,22 @@ pub(crate) struct Mounted {
     callers: Callers,
     pub(super) files: Slab<Arc<OpenFile>>,
     pub(super) directories: Slab<Arc<Directory>>,
+    pub(super) moved: Moved,
+    pub(super) stand_ins: StandIns,
+    pub(super) observer: Option<Arc<dyn Observer>>,
+}
+
+/// Bytes that programs read and wrote.
+#[derive(Debug, Default)]
+pub(crate) struct Moved {
+    pub(crate) read: AtomicU64,
+    pub(crate) written: AtomicU64,
+}
+
+/// Is told what programs do.
+pub trait Observer: Send + Sync + 'static {
+    /// A program opens a file, which was not read or written through this open yet. Must not block for long.
+    fn opening(&self, id: FileId);
 }
 
 impl std::fmt::Debug for Mounted {
@@ -98,7 +125,12 @@ impl Answer {
 pub(super) type Answered = Result<Answer, Errno>;
 
 impl Mounted {
-    pub(crate) fn new(fs: CachedFs, settings: Settings, device: Arc<Device>) -> Self {
+    pub(crate) fn new(
+        fs: CachedFs,
+        settings: Settings,
+        device: Arc<Device>,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Self {
         let nodes = Nodes::new(fs.root());
         Self {
             fs,
@@ -108,7 +140,16 @@ impl Mounted {
             callers: Callers::default(),
             files: Slab::new(),
             directories: Slab::new(),
+            moved: Moved::default(),
+            stand_ins: StandIns::default(),
+            observer,
         }
+    }
+
+    /// Bytes that programs have read and written so far.
+    pub(crate) fn moved(&self) -> (u64, u64) {
+        let Moved { read, written } = &self.moved;
+        (read.load(Ordering::Relaxed), written.load(Ordering::Relaxed))
     }
 
     /// The kernel gives uses of nodes back.

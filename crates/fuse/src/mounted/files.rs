@@ -13,6 +13,7 @@ use crate::wire::reply::{Entry, Errno, entry_out, open_out};
 use crate::wire::request::Requester;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use weir_pagecache::{File, Segment, Segments};
 use weir_vfs::{
     Access, Attr, Capabilities, CreateMode, Error, FileId, IoFlags, LockRange, SegmentKind, SetAttr,
@@ -62,6 +63,9 @@ impl Mounted {
         let id = self.nodes.file(node)?;
         let caller = self.caller(from);
         let access = access_of(args.flags)?;
+        if let Some(observer) = &self.observer {
+            observer.opening(id);
+        }
         let file = self.fs.open(&caller, id, access).await?;
         if args.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
             self.kill_set_ids(&caller, id).await?;
@@ -182,7 +186,10 @@ impl Mounted {
         let Some(segments) = open.file.read_segments_resident(args.offset, len) else {
             return false;
         };
-        if let Err(error) = device.send(unique, 0, &slices(&segments, args.offset, len)) {
+        let slices = slices(&segments, args.offset, len);
+        let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        self.moved.read.fetch_add(bytes as u64, Ordering::Relaxed);
+        if let Err(error) = device.send(unique, 0, &slices) {
             tracing::debug!("the kernel does not take the reply to READ {unique}: {error}");
         }
         true
@@ -204,6 +211,8 @@ impl Mounted {
             found.segments.extend(more.segments);
             found.eof = more.eof;
         }
+        let bytes = found.end(at).min(end) - at;
+        self.moved.read.fetch_add(bytes, Ordering::Relaxed);
         Ok(Answer { data: Some((found, at, len)), ..Answer::default() })
     }
 
@@ -230,6 +239,7 @@ impl Mounted {
             self.kill_set_ids(&self.caller(from), self.nodes.file(node)?).await?;
         }
         let size = open.file.write_at_async(data, args.offset, flags).await? as u32;
+        self.moved.written.fetch_add(size.into(), Ordering::Relaxed);
         Ok(Answer::of(&abi::WriteOut { size, padding: 0 }))
     }
 

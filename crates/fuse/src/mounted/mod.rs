@@ -20,7 +20,8 @@ mod handles;
 mod locks;
 mod names;
 mod nodes;
+mod stand_ins;
 mod tmpfiles;
 
 pub(crate) use file_system::Mounted;
-pub use file_system::{Keeper, Settings};
+pub use file_system::{Keeper, Observer, Settings};

@@ -3,7 +3,7 @@
 use crate::mounted::file_system::{Answer, Answered, Mounted};
 use crate::wire::reply::{Errno, device_parts};
 use crate::wire::request::Requester;
-use weir_vfs::{CreateMode, RenameFlags, SetAttr, SpecialFile};
+use weir_vfs::{CreateMode, Error, RenameFlags, SetAttr, SpecialFile};
 
 /// The permission bits and the umask of a new file.
 type Mode = (u32, u32);
@@ -22,7 +22,12 @@ impl Mounted {
         if name == b"." {
             return Ok(self.entry(self.fs.getattr(dir).await?));
         }
-        Ok(self.entry(self.fs.lookup(&self.caller(from), dir.entry(name)).await?))
+        match self.fs.lookup(&self.caller(from), dir.entry(name)).await {
+            Err(Error::AccessDenied) if self.settings.show_mount_points => {
+                self.stand_in(dir, name).await
+            }
+            found => Ok(self.entry(found?)),
+        }
     }
 
     pub(super) async fn readlink(&self, from: Requester, node: u64) -> Answered {

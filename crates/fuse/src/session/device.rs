@@ -54,7 +54,11 @@ impl Device {
                         [rustix::event::PollFd::new(&self.0, rustix::event::PollFlags::IN)];
                     rustix::event::poll(&mut poll, None).ok();
                 }
-                Err(rustix::io::Errno::NODEV | rustix::io::Errno::NOTCONN) => return Ok(None),
+                Err(
+                    rustix::io::Errno::NODEV
+                    | rustix::io::Errno::NOTCONN
+                    | rustix::io::Errno::CONNABORTED,
+                ) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -19,7 +19,7 @@ pub(crate) mod pending;
 #[cfg(test)]
 mod tests;
 
-use crate::mounted::{Mounted, Settings};
+use crate::mounted::{Mounted, Observer, Settings};
 use crate::session::buffers::{Buffer, Buffers, Payload};
 use crate::session::device::Device;
 use crate::session::pending::Table;
@@ -71,11 +71,26 @@ impl Session {
         threads: usize,
         runtime: Handle,
     ) -> io::Result<Self> {
+        Self::observed(device, fs, settings, threads, runtime, None)
+    }
+
+    /// The same; `observer` is told what programs do.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn observed(
+        device: OwnedFd,
+        fs: CachedFs,
+        settings: Settings,
+        threads: usize,
+        runtime: Handle,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> io::Result<Self> {
         let device = Arc::new(Device::new(device));
         let threads = threads.max(2);
         let buffers = Buffers::new(MOST_BYTES + ARGUMENT_BYTES, threads + SPARE_BUFFERS);
         negotiate(&device, &mut buffers.take(), &fs, &settings)?;
-        let mounted = Arc::new(Mounted::new(fs, settings, Arc::clone(&device)));
+        let mounted = Arc::new(Mounted::new(fs, settings, Arc::clone(&device), observer));
         let receiver = Receiver {
             device,
             mounted: Arc::clone(&mounted),
@@ -92,14 +107,24 @@ impl Session {
         Ok(Self { mounted, threads })
     }
 
-    /// Waits until the file system is unmounted, and no program uses it.
-    pub fn wait(self) {
+    /// Waits until the file system is unmounted, and no program uses it. Returns what was moved.
+    pub fn wait(self) -> Moved {
         for thread in self.threads {
             // The thread has reported its panic.
             let _ = thread.join();
         }
-        drop(self.mounted);
+        let (read_bytes, written_bytes) = self.mounted.moved();
+        Moved { read_bytes, written_bytes }
     }
+}
+
+/// What programs moved through a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
 }
 
 /// Answers FUSE_INIT.

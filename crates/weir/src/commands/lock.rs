@@ -5,8 +5,7 @@ use crate::arguments::{MountArgs, location};
 use crate::ended::Ended;
 use crate::output::{complain, print, umask};
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -226,7 +225,7 @@ async fn hold(
     };
     let status = status.unwrap_or_else(|error| Err(std::io::Error::other(error)));
     let status = status.asked(running)?;
-    Ok(if is_lost { Ended::Failed } else { ended_as(status) })
+    Ok(if is_lost { Ended::Failed } else { Ended::of(status) })
 }
 
 /// Resolves when the server no longer has the lock: it revoked the lock when the lease expired, say,
@@ -248,12 +247,6 @@ async fn lost(file: &Arc<dyn OpenFile>, lock: Lock, location: &Location) -> Erro
 
 /// Interval of the polls.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-
-/// The exit code of a command, as in shells: 128 plus the signal that ended it.
-fn ended_as(status: ExitStatus) -> Ended {
-    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    Ended::With(u8::try_from(code).unwrap_or(1))
-}
 
 #[cfg(test)]
 mod tests {

@@ -36,6 +36,7 @@ pub(crate) mod mount;
 pub(crate) mod mount_helper;
 pub(crate) mod mv;
 pub(crate) mod rm;
+pub(crate) mod run;
 pub(crate) mod serve;
 mod set_attributes;
 pub(crate) mod stat;
@@ -47,7 +48,7 @@ pub(crate) mod truncate;
 pub(crate) mod warm;
 
 /// Time that system calls in progress get when a command ends.
-const LAST_CALLS: Duration = Duration::from_secs(2);
+pub(crate) const LAST_CALLS: Duration = Duration::from_secs(2);
 
 /// Runs a command's work, and then releases the state that servers hold for it.
 pub(crate) fn with_mounts<T>(

@@ -40,7 +40,7 @@ pub(super) fn run(wanted: Wanted) -> Result<Ended> {
     let runtime = runtime()?;
     let ended = runtime.block_on(serve(wanted));
     // A store that hangs keeps its calls for ever.
-    runtime.shutdown_timeout(super::super::LAST_CALLS);
+    runtime.shutdown_timeout(crate::commands::LAST_CALLS);
     ended
 }
 
@@ -66,6 +66,7 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
         keeper: args.cache.into(),
         uncached: args.uncached,
         kernel_checks: args.allow_other,
+        show_mount_points: false,
         valid: args.attr_timeout,
     };
     let threads = std::thread::available_parallelism().map_or(4, |n| n.get().clamp(3, 8));

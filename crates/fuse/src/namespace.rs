@@ -1,0 +1,288 @@
+//! A private view of the machine's files for one program: a mount namespace in which connections are
+//! mounted over directories that this process serves from outside.
+//!
+//! ```text
+//!   outside (serves)                                 inside (becomes the program)
+//!                                                    enter: namespace, private mounts
+//!        <------- connection for a directory -------  over: mount a connection on it
+//!        -------- served ------------------------->
+//!                        ... each directory ...
+//!                                                    exec
+//! ```
+//!
+//! 1. The process inside has one thread when it enters: a namespace of users, and of mounts, belongs to
+//!    all threads.
+//! 2. Without root, a namespace of users gives the right to mount. It maps this user and group alone, to
+//!    themselves: files of others are seen as those of the overflow user, and cannot be written.
+//!
+//! Soundness: the descriptor in [`Peer::inherited`] is one that the parent left open for this process and
+//! that nothing else here uses; `unshare` affects no memory, and no other thread exists (1).
+#![allow(unsafe_code, reason = "an inherited descriptor, and namespaces")]
+
+use crate::mountpoint::{MountOptions, mount_directly, received};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{
+    MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
+};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    sendmsg, socketpair,
+};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::ffi::OsString;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Longest message: a path or an error.
+const MESSAGE_BYTES: usize = 8192;
+
+/// One end of the connection between the process inside and the one outside.
+#[derive(Debug)]
+pub struct Peer(OwnedFd);
+
+impl Peer {
+    /// Both ends; the second one is inherited by child processes.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
+        Ok((Self(ours), Self(theirs)))
+    }
+
+    /// The number that a child process knows this end by.
+    pub fn number(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// The end that the parent process left open under this number. The program that this process
+    /// becomes does not inherit it.
+    ///
+    /// # Errors
+    /// There is no such descriptor.
+    pub fn inherited(number: RawFd) -> io::Result<Self> {
+        if number < 3 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: see the header; `fcntl` fails for a number that is not open.
+        let fd = unsafe { OwnedFd::from_raw_fd(number) };
+        match rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC) {
+            Ok(()) => Ok(Self(fd)),
+            Err(error) => {
+                // It is not open, so it is not to be closed.
+                std::mem::forget(fd);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The next directory to serve: its path, and the connection that is mounted on it. `None` when the
+    /// program runs. Waits.
+    ///
+    /// # Errors
+    /// The process inside failed; it has said why.
+    pub fn next(&self) -> io::Result<Option<(PathBuf, OwnedFd)>> {
+        let mut bytes = vec![0; MESSAGE_BYTES];
+        let (len, connection) = received(&self.0, &mut bytes)?;
+        bytes.truncate(len);
+        match connection {
+            _ if len == 0 => Ok(None),
+            Some(connection) => Ok(Some((PathBuf::from(OsString::from_vec(bytes)), connection))),
+            None => Err(io::Error::other(String::from_utf8_lossy(&bytes).into_owned())),
+        }
+    }
+
+    /// Tells the process inside that the directory is served, or why not.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn served(&self, outcome: Result<(), String>) -> io::Result<()> {
+        let said = outcome.err().unwrap_or_default();
+        let said = [b"=", said.as_bytes()].concat();
+        rustix::net::send(&self.0, &said[..said.len().min(MESSAGE_BYTES)], SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Asks for a directory to be served, and waits until it is.
+    fn serve(&self, path: &Path, connection: &OwnedFd) -> io::Result<()> {
+        let descriptors = [connection.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let path = path.as_os_str().as_bytes();
+        sendmsg(&self.0, &[IoSlice::new(path)], &mut ancillary, SendFlags::NOSIGNAL)?;
+        let mut bytes = vec![0; MESSAGE_BYTES];
+        let (len, _) = received(&self.0, &mut bytes)?;
+        match &bytes[..len] {
+            [b'='] => Ok(()),
+            [b'=', said @ ..] => Err(io::Error::other(String::from_utf8_lossy(said).into_owned())),
+            _ => Err(io::Error::other("the process that serves the files has ended")),
+        }
+    }
+}
+
+/// Gives this process a mount namespace of its own; without root, by a namespace of users.
+///
+/// # Errors
+/// The kernel, or the container that this process runs in, refuses.
+fn enter() -> io::Result<()> {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    // SAFETY: this process has one thread, and mount and user namespaces affect no memory.
+    let entered = |flags| unsafe { unshare_unsafe(flags) };
+    if entered(UnshareFlags::NEWNS).is_err() {
+        entered(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)?;
+        std::fs::write("/proc/self/setgroups", "deny")?;
+        std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+        std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
+    }
+    // What is mounted from here on is seen in this namespace alone.
+    Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?)
+}
+
+/// Mounts a connection on `at`, over what `path` names, and waits until it is served.
+fn over(peer: &Peer, path: &Path, at: &Path) -> io::Result<()> {
+    let is_root = rustix::process::geteuid().is_root();
+    let options = MountOptions {
+        source: path.display().to_string(),
+        // As root, the program may act as other users; then the kernel checks their rights.
+        allow_other: is_root,
+        trusted: is_root,
+        ..MountOptions::default()
+    };
+    let connection = mount_directly(at, &options)?;
+    peer.serve(path, &connection)
+}
+
+/// Mounts connections over `paths`, in a namespace of this process.
+///
+/// # Errors
+/// As [`enter`]; or a path cannot be served.
+pub fn cover(peer: &Peer, paths: &[PathBuf]) -> io::Result<()> {
+    let here = std::env::current_dir()?;
+    enter()?;
+    for path in paths {
+        over(peer, path, path).map_err(|error| naming(path, &error))?;
+    }
+    // From the root, so that it leads to what is mounted now.
+    std::env::set_current_dir(&here)
+}
+
+/// File systems that hold files of the machine's users, and keep them in the kernel's page cache.
+const WITH_FILES: [&str; 14] = [
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs", "nfs", "nfs4", "cifs",
+    "smb3", "exfat", "vfat",
+];
+
+/// Directories that stay as they are: they name no files of users, or belong to all of them.
+const AS_THEY_ARE: [&str; 6] = ["/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp"];
+
+/// Gives this process a root directory in which all files that [`cover`] could serve lie behind connections:
+/// those of file systems with users' files, less `/proc`, `/sys`, `/dev`, `/run` and the directories for
+/// temporary files. `stage` is an empty directory.
+///
+/// # Errors
+/// As [`cover`].
+pub fn cover_all(peer: &Peer, stage: &Path) -> io::Result<()> {
+    let here = std::env::current_dir()?;
+    let mounts = mounts();
+    enter()?;
+    over(peer, Path::new("/"), stage).map_err(|error| naming(Path::new("/"), &error))?;
+    let inside = |path: &Path| stage.join(path.strip_prefix("/").unwrap_or(path));
+    for path in AS_THEY_ARE.map(Path::new) {
+        if path.is_dir() && !path.is_symlink() {
+            // A recursive one takes along what is mounted below.
+            mount_bind_recursive(path, inside(path))
+                .map_err(|error| naming(path, &error.into()))?;
+            if stage.starts_with(path) {
+                // That included the new root itself.
+                unmount(inside(stage), UnmountFlags::DETACH)?;
+            }
+        }
+    }
+    for Mounted { path, kind } in &mounts {
+        let is_done = AS_THEY_ARE.iter().any(|dir| path.starts_with(dir));
+        if path == Path::new("/") || is_done || path.starts_with(stage) {
+            continue;
+        }
+        let at = inside(path);
+        // A mount may hide the directory that this one is on.
+        if !at.exists() {
+            continue;
+        }
+        let has_files = WITH_FILES.contains(&kind.as_str()) && path.is_dir();
+        let done = match has_files {
+            true => over(peer, path, &at),
+            false => mount_bind(path, &at).map_err(Into::into),
+        };
+        done.map_err(|error| naming(path, &error))?;
+    }
+    // The old root is below the new one for a moment, and then gone.
+    std::env::set_current_dir(stage)?;
+    rustix::process::pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    std::env::set_current_dir("/")?;
+    std::env::set_current_dir(&here)
+}
+
+fn naming(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// A mounted file system.
+struct Mounted {
+    path: PathBuf,
+    kind: String,
+}
+
+/// The mounted file systems, those above before those below them.
+fn mounts() -> Vec<Mounted> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let parse = |line: &[u8]| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let path = PathBuf::from(crate::mountpoint::unescaped(fields.nth(4)?));
+        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+        Some(Mounted { path, kind: String::from_utf8_lossy(kind).into_owned() })
+    };
+    table.split(|&byte| byte == b'\n').filter_map(parse).collect()
+}
+
+/// Whether the kernel lets this user open the device.
+pub fn can_open_device() -> io::Result<()> {
+    rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_is_among_the_mounts() {
+        let mounts = mounts();
+        assert!(mounts.iter().any(|mount| mount.path == Path::new("/") && !mount.kind.is_empty()));
+        assert!(mounts.iter().any(|mount| mount.kind == "proc"));
+    }
+
+    #[test]
+    fn what_is_said_arrives() {
+        let (outside, inside) = Peer::pair().unwrap();
+        let device = std::fs::File::open("/dev/null").unwrap().into();
+        let asking = std::thread::spawn(move || {
+            let served = inside.serve(Path::new("/srv/a b"), &device);
+            let refused = inside.serve(Path::new("/srv"), &device).unwrap_err().to_string();
+            (served.is_ok(), refused)
+        });
+        let (path, _) = outside.next().unwrap().unwrap();
+        assert_eq!(path, Path::new("/srv/a b"));
+        outside.served(Ok(())).unwrap();
+        outside.next().unwrap().unwrap();
+        outside.served(Err("no".into())).unwrap();
+        assert_eq!(asking.join().unwrap(), (true, "no".to_owned()));
+        assert!(outside.next().unwrap().is_none(), "the other end is closed");
+    }
+}

@@ -1,0 +1,179 @@
+//! `weir run`: commands behind a mount in a namespace of their own.
+
+mod common;
+
+use common::{give_to_ordinary_user, scratch, text, weir, within};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+
+/// Whether this machine lets commands run this way; if not, the test is skipped.
+#[track_caller]
+fn is_possible() -> bool {
+    let output = weir(["run", "true"]).output().unwrap();
+    if output.status.code() == Some(125) {
+        weir_skip::skip(text(&output));
+        return false;
+    }
+    assert!(output.status.success(), "{}", text(&output));
+    true
+}
+
+fn run(dir: &Path, args: &[&str]) -> Output {
+    weir([&["run"], args].concat()).current_dir(dir).output().unwrap()
+}
+
+#[test]
+fn a_command_runs_as_without_it() {
+    if !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let dir = dir.path().canonicalize().unwrap();
+    for path in [&[][..], &["--path", "."]] {
+        let script = "pwd; id -u; cat; echo x > made; ln -s made link; echo said >&2; exit 3";
+        let mut command = weir(["run"]);
+        command.args(path).args(["sh", "-c", script]).current_dir(&dir);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"input\n").unwrap();
+        let output = child.wait_with_output().unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        let expected = format!("{}\n{uid}\ninput\n", dir.display());
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", text(&output));
+        assert_eq!((output.status.code(), &output.stderr[..]), (Some(3), &b"said\n"[..]));
+        assert_eq!(fs::read_to_string(dir.join("link")).unwrap(), "x\n");
+        fs::remove_file(dir.join("made")).unwrap();
+        fs::remove_file(dir.join("link")).unwrap();
+    }
+    let missing = run(&dir, &["no-such-command"]);
+    assert_eq!(missing.status.code(), Some(127), "{}", text(&missing));
+    fs::write(dir.join("plain"), "").unwrap();
+    assert_eq!(run(&dir, &["./plain"]).status.code(), Some(126));
+    assert_eq!(run(&dir, &["sh", "-c", "kill -9 $$"]).status.code(), Some(137));
+    // A program is mapped, a directory is found again by its path, devices and pipes work.
+    let all = "cp /bin/cat ./own && ./own /dev/null && ls /proc/self > /dev/null && cd / && cd - > /dev/null && ls own";
+    let output = run(&dir, &["sh", "-c", all]);
+    assert_eq!(output.stdout, b"own\n", "{}", text(&output));
+}
+
+#[test]
+fn what_it_reads_and_writes_stays_out_of_the_kernels_cache() {
+    if !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let dir = dir.path().canonicalize().unwrap();
+    fs::write(dir.join("data"), vec![5; 96 * MIB]).unwrap();
+    fs::File::open(dir.join("data")).unwrap().sync_all().unwrap();
+    let evicted = weir(["evict", "--kernel"]).arg(dir.join("data")).output().unwrap();
+    assert!(evicted.status.success(), "{}", text(&evicted));
+    let in_memory = |name: &str| {
+        let output = weir(["status", "--json"]).arg(dir.join(name)).output().unwrap();
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let held = said.as_array().unwrap().iter().find(|held| held["cache"] == "kernel");
+        held.unwrap()["resident_bytes"].as_u64().unwrap()
+    };
+    let before = in_memory("data");
+    let args = ["--path", ".", "--budget", "32M", "--report", "--json", "cp", "data", "copy"];
+    let output = run(&dir, &args);
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stderr).unwrap();
+    let bytes = 96 * MIB as u64;
+    assert_eq!(
+        (&report["read_bytes"], &report["written_bytes"]),
+        (&bytes.into(), &bytes.into()),
+        "{report}"
+    );
+    assert!(common::same(&dir.join("data"), &dir.join("copy")));
+    // The comparison has read both; before it, at most 1 % of what was moved had come in.
+    let after = report["kernel_cache_bytes_after"].as_u64().unwrap();
+    assert!(after <= before + bytes / 100, "{before} before: {report}");
+}
+
+#[test]
+fn an_ordinary_user_needs_no_privileges() {
+    if !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let work = dir.path().join("work");
+    fs::create_dir(&work).unwrap();
+    give_to_ordinary_user(dir.path(), &work);
+    let script = "id -u; echo x > made; cat made; ls /proc/self/exe > /dev/null";
+    let mut output = Vec::new();
+    for all in [&["--path", "."][..], &[]] {
+        let weir = env!("CARGO_BIN_EXE_weir");
+        let mut command = match rustix::process::geteuid().is_root() {
+            false => Command::new(weir),
+            // Only root may open the device on some machines.
+            true => {
+                let node = "mknod fuse c 10 229; chmod 666 fuse; mount --bind fuse /dev/fuse; rm fuse; cd work;
+                    exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"";
+                let mut command = Command::new("unshare");
+                command.args(["-m", "sh", "-ec", node, "sh", weir]);
+                command
+            }
+        };
+        command.arg("run").args(all).args(["sh", "-c", script]);
+        let is_root = rustix::process::geteuid().is_root();
+        command.current_dir(if is_root { dir.path() } else { &work });
+        let done = command.output().unwrap();
+        assert!(done.status.success(), "{}", text(&done));
+        output.push(String::from_utf8(done.stdout).unwrap());
+    }
+    assert!(
+        output.iter().all(|said| said.ends_with("\nx\n") && !said.starts_with("0\n")),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn signals_reach_the_command() {
+    if !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let script = "trap 'echo got; exit 9' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut command = weir(["run", "--path", ".", "sh", "-c", script]);
+    let mut child = command.current_dir(dir.path()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "got");
+    let ended = within(Duration::from_secs(20), || child.try_wait().unwrap());
+    assert_eq!(ended.code(), Some(9));
+}
+
+#[test]
+fn it_waits_for_what_the_command_left_behind() {
+    if !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let script = "(sleep 1; echo late > late) > /dev/null 2>&1 &";
+    let output = run(dir.path(), &["--path", ".", "sh", "-c", script]);
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(fs::read_to_string(dir.path().join("late")).unwrap(), "late\n");
+}
+
+#[test]
+fn where_it_cannot_work_it_says_so() {
+    let limit = "echo 0 > /proc/sys/user/max_user_namespaces 2>/dev/null || exit 77; exec \"$WEIR\" run true";
+    // A user namespace inside which no further one is allowed, for a user who is not root there.
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-current-user", "--keep-caps", "sh", "-c", limit]);
+    let output = command.env("WEIR", env!("CARGO_BIN_EXE_weir")).output().unwrap();
+    match output.status.code() {
+        Some(125) => assert!(text(&output).contains("run as root"), "{}", text(&output)),
+        // Namespaces are not allowed at all, or their number cannot be limited.
+        Some(1 | 77) => weir_skip::skip("namespaces cannot be limited here"),
+        code => assert_eq!(code, Some(0), "{}", text(&output)),
+    }
+}
