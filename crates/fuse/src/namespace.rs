@@ -155,13 +155,16 @@ fn over(peer: &Peer, path: &Path, at: &Path) -> io::Result<()> {
         ..MountOptions::default()
     };
     let connection = mount_directly(at, &options)?;
-    peer.serve(path, &connection)
+    peer.serve(path, &connection).inspect_err(|_| {
+        // No process serves it.
+        let _ = unmount(at, UnmountFlags::DETACH);
+    })
 }
 
 /// Mounts connections over `paths`, in a namespace of this process.
 ///
 /// # Errors
-/// As [`enter`]; or a path cannot be served.
+/// The kernel, or the container that this process runs in, refuses a namespace; or a path cannot be served.
 pub fn cover(peer: &Peer, paths: &[PathBuf]) -> io::Result<()> {
     let here = std::env::current_dir()?;
     enter()?;
@@ -192,6 +195,7 @@ pub fn cover_all(peer: &Peer, stage: &Path) -> io::Result<()> {
     let mounts = mounts();
     enter()?;
     over(peer, Path::new("/"), stage).map_err(|error| naming(Path::new("/"), &error))?;
+    let mut as_they_are = AS_THEY_ARE.map(PathBuf::from).to_vec();
     let inside = |path: &Path| stage.join(path.strip_prefix("/").unwrap_or(path));
     for path in AS_THEY_ARE.map(Path::new) {
         if path.is_dir() && !path.is_symlink() {
@@ -205,7 +209,7 @@ pub fn cover_all(peer: &Peer, stage: &Path) -> io::Result<()> {
         }
     }
     for Mounted { path, kind } in &mounts {
-        let is_done = AS_THEY_ARE.iter().any(|dir| path.starts_with(dir));
+        let is_done = as_they_are.iter().any(|dir| path.starts_with(dir));
         if path == Path::new("/") || is_done || path.starts_with(stage) {
             continue;
         }
@@ -215,11 +219,15 @@ pub fn cover_all(peer: &Peer, stage: &Path) -> io::Result<()> {
             continue;
         }
         let has_files = WITH_FILES.contains(&kind.as_str()) && path.is_dir();
-        let done = match has_files {
-            true => over(peer, path, &at),
-            false => mount_bind(path, &at).map_err(Into::into),
-        };
-        done.map_err(|error| naming(path, &error))?;
+        if has_files && over(peer, path, &at).is_ok() {
+            continue;
+        }
+        // As it is, if this user cannot serve it, either. In a namespace of users, a mount can be bound
+        // only together with those below it.
+        if mount_bind(path, &at).is_err() {
+            mount_bind_recursive(path, &at).map_err(|error| naming(path, &error.into()))?;
+            as_they_are.push(path.clone());
+        }
     }
     // The old root is below the new one for a moment, and then gone.
     std::env::set_current_dir(stage)?;
@@ -251,7 +259,10 @@ fn mounts() -> Vec<Mounted> {
     table.split(|&byte| byte == b'\n').filter_map(parse).collect()
 }
 
-/// Whether the kernel lets this user open the device.
+/// Opens the device, to see whether this user may.
+///
+/// # Errors
+/// The device is missing, or refused.
 pub fn can_open_device() -> io::Result<()> {
     rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     Ok(())

@@ -316,6 +316,47 @@ fn two_mounts_of_a_server_see_what_the_other_closed_and_locked() {
 }
 
 #[test]
+fn the_kernels_pages_are_as_new_as_the_last_open() {
+    let (near, source) = source();
+    let server = Server::start(&source, &["--squash", "none"]);
+    let url = server.url("", "vers=4.2,actimeo=0");
+    let options = ["--cache", "kernel", "--attr-timeout", "0"];
+    let Some(one) = Mount::start(near.path(), "one", &options, &url) else { return };
+    let two = Mount::start(near.path(), "two", &options, &url).unwrap();
+    fs::write(one.path("f"), "old").unwrap();
+    assert_eq!(fs::read(two.path("f")).unwrap(), b"old");
+    // The same size, and the attributes are asked for before the file is opened again.
+    fs::write(one.path("f"), "new").unwrap();
+    for _ in 0..3 {
+        two.path("f").metadata().unwrap();
+    }
+    assert_eq!(fs::read(two.path("f")).unwrap(), b"new");
+}
+
+#[test]
+fn a_change_of_data_by_any_user_removes_set_id_bits() {
+    if !weir_skip::is_root("only root mounts for other users everywhere") {
+        return;
+    }
+    let (near, source) = source();
+    fs::set_permissions(near.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let options = ["--allow-other"];
+    let Some(mount) = Mount::start(near.path(), "mnt", &options, source.to_str().unwrap()) else {
+        return;
+    };
+    for change in ["echo x >> \"$F\"", ": > \"$F\"", "truncate -s 1 \"$F\""] {
+        fs::write(source.join("f"), "data").unwrap();
+        fs::set_permissions(source.join("f"), fs::Permissions::from_mode(0o6777)).unwrap();
+        std::thread::sleep(Duration::from_millis(1100));
+        let mut command = Command::new("sh");
+        command.args(["-c", change]).current_dir("/").env("F", mount.path("f"));
+        let said = as_ordinary_user(command).output().unwrap();
+        assert!(said.status.success(), "{change}: {}", text(&said));
+        assert_eq!(source.join("f").metadata().unwrap().mode() & 0o7777, 0o777, "{change}");
+    }
+}
+
+#[test]
 fn a_program_that_waits_for_a_dead_server_can_be_killed() {
     let (near, source) = source();
     fs::write(source.join("f"), vec![3; MIB]).unwrap();

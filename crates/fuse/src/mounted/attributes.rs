@@ -28,7 +28,7 @@ impl Mounted {
         let sets = args.sets();
         let mut set = set_of(args);
         if sets.contains(Fattr::KILL_SUIDGID) && set.mode.is_none() {
-            self.clear_set_ids(&caller, id, &mut set).await?;
+            self.kill_set_ids(id).await?;
         }
         // ftruncate(2) needs the rights that the file was opened with, not those of the moment.
         let open = match (sets.contains(Fattr::FH), set.size) {
@@ -46,18 +46,14 @@ impl Mounted {
         Ok(self.attr_answer(node, &attr))
     }
 
-    /// Adds the removal of set-id bits to `set`, where the file has them: a change of data removes the
-    /// rights that go with the old data.
-    pub(super) async fn clear_set_ids(
-        &self,
-        _caller: &Caller,
-        id: FileId,
-        set: &mut SetAttr,
-    ) -> Result<(), Errno> {
+    /// Removes set-id bits: a change of data removes the rights that go with the old data. A program
+    /// that may change the data need not own the file, so this runs in this process's own name.
+    pub(super) async fn kill_set_ids(&self, id: FileId) -> Result<(), Errno> {
         let attr = self.fs.getattr(id).await?;
         let kept = without_set_ids(&attr);
         if kept != attr.mode {
-            set.mode = Some(kept);
+            let set = SetAttr { mode: Some(kept), ..SetAttr::default() };
+            self.fs.setattr(&Caller::Own, id, &set).await?;
         }
         Ok(())
     }

@@ -51,7 +51,7 @@ impl Mounted {
         match op {
             Op::Read(args) => self.read(&args).await,
             Op::Write { args, .. } => {
-                self.write(from, node, &args, data.as_deref().unwrap_or_default()).await
+                self.write(node, &args, data.as_deref().unwrap_or_default()).await
             }
             Op::Lookup { name } => self.lookup(from, node, &name).await,
             Op::Getattr { fh } => self.getattr(node, fh).await,
@@ -74,7 +74,7 @@ impl Mounted {
             Op::Flush { fh, lock_owner } => self.flush(node, fh, lock_owner).await,
             Op::Release(args) => self.release(node, &args).await,
             Op::Fsync { fh, data_only } => self.fsync(fh, data_only).await,
-            Op::Fallocate(args) => self.fallocate(from, node, &args).await,
+            Op::Fallocate(args) => self.fallocate(node, &args).await,
             Op::Lseek(args) => self.lseek(&args).await,
             Op::CopyFileRange { args, long_count } => self.copy_file_range(&args, long_count).await,
             Op::Getlk(args) => self.getlk(node, &args).await,

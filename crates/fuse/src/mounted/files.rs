@@ -15,9 +15,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_pagecache::{File, Segment, Segments};
-use weir_vfs::{
-    Access, Attr, Capabilities, CreateMode, Error, FileId, IoFlags, LockRange, SegmentKind, SetAttr,
-};
+use weir_vfs::{Access, Attr, Capabilities, CreateMode, Error, IoFlags, LockRange, SegmentKind};
 use zerocopy::IntoBytes;
 
 /// Zeros, for holes.
@@ -68,13 +66,14 @@ impl Mounted {
         }
         let file = self.fs.open(&caller, id, access).await?;
         if args.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
-            self.kill_set_ids(&caller, id).await?;
+            self.kill_set_ids(id).await?;
         }
         let attr = file.getattr().await?;
-        let changed = self.nodes.note_change(node, attr.change);
-        if changed {
+        if self.nodes.note_change(node, attr.change) {
             self.drop_attributes(node);
         }
+        // A program may have asked for the attributes in between: that says nothing of the pages.
+        let changed = self.nodes.note_open(node, attr.change);
         let (fh, flags) = self.enter(file, node, args.flags, changed)?;
         Ok(Answer { file: Some(fh), ..Answer::of(&open_out(fh, flags)) })
     }
@@ -121,6 +120,10 @@ impl Mounted {
         attr: Attr,
         flags: u32,
     ) -> Answered {
+        if let Some(observer) = &self.observer {
+            observer.opening(attr.id);
+        }
+        self.nodes.note_open(node, attr.change);
         let (fh, treated) = match self.enter(file, node, flags, true) {
             Ok(opened) => opened,
             Err(errno) => {
@@ -155,7 +158,8 @@ impl Mounted {
             node,
             // What the kernel keeps is not kept here as well.
             uncached: able && (self.settings.uncached || direct || by_kernel),
-            append: flags & libc::O_APPEND != 0,
+            // The kernel has put the data into its own pages at the place that it names.
+            append: flags & libc::O_APPEND != 0 && !by_kernel,
         };
         let treated = match by_kernel {
             true if changed => OpenFlags::empty(),
@@ -216,13 +220,7 @@ impl Mounted {
         Ok(Answer { data: Some((found, at, len)), ..Answer::default() })
     }
 
-    pub(super) async fn write(
-        &self,
-        from: Requester,
-        node: u64,
-        args: &abi::WriteIn,
-        data: &[u8],
-    ) -> Answered {
+    pub(super) async fn write(&self, node: u64, args: &abi::WriteIn, data: &[u8]) -> Answered {
         let open = self.file(args.fh)?;
         let mut flags = open.flags();
         let given = args.flags.cast_signed();
@@ -236,22 +234,11 @@ impl Mounted {
             flags |= IoFlags::DSYNC;
         }
         if args.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
-            self.kill_set_ids(&self.caller(from), self.nodes.file(node)?).await?;
+            self.kill_set_ids(self.nodes.file(node)?).await?;
         }
         let size = open.file.write_at_async(data, args.offset, flags).await? as u32;
         self.moved.written.fetch_add(size.into(), Ordering::Relaxed);
         Ok(Answer::of(&abi::WriteOut { size, padding: 0 }))
-    }
-
-    /// Removes set-id bits, because data changes.
-    async fn kill_set_ids(&self, caller: &weir_vfs::Caller, id: FileId) -> Result<(), Errno> {
-        let mut set = SetAttr::default();
-        self.clear_set_ids(caller, id, &mut set).await?;
-        if !set.is_empty() {
-            // The writer need not own the file.
-            self.fs.setattr(&weir_vfs::Caller::Own, id, &set).await?;
-        }
-        Ok(())
     }
 
     /// close(2) of a descriptor: the process's locks end, and its data goes to the store. Stores of other
@@ -283,12 +270,7 @@ impl Mounted {
         Ok(Answer::nothing())
     }
 
-    pub(super) async fn fallocate(
-        &self,
-        from: Requester,
-        node: u64,
-        args: &FallocateIn,
-    ) -> Answered {
+    pub(super) async fn fallocate(&self, node: u64, args: &FallocateIn) -> Answered {
         let open = self.file(args.fh)?;
         let file = &open.file;
         let FallocateIn { offset, length, .. } = *args;
@@ -310,7 +292,7 @@ impl Mounted {
             }
             _ => return Err(Error::NotSupported.into()),
         }
-        self.kill_set_ids(&self.caller(from), self.nodes.file(node)?).await?;
+        self.kill_set_ids(self.nodes.file(node)?).await?;
         // The kernel asks again for the size and the blocks.
         self.drop_attributes(node);
         Ok(Answer::nothing())

@@ -30,6 +30,8 @@ struct Node {
     lookups: u64,
     /// The change attribute that the kernel saw last.
     change: Option<u64>,
+    /// The change attribute at the last open: the kernel's pages may be as old as that.
+    opened_at: Option<u64>,
     /// Open files.
     opens: u64,
     /// The open file of the store that holds the node's locks.
@@ -56,7 +58,7 @@ pub(crate) struct LastClose {
 
 impl Node {
     fn new(id: FileId) -> Self {
-        Self { id, lookups: 0, change: None, opens: 0, locks: None, hidden: None }
+        Self { id, lookups: 0, change: None, opened_at: None, opens: 0, locks: None, hidden: None }
     }
 }
 
@@ -121,6 +123,13 @@ impl Nodes {
         let mut table = self.table.lock();
         let Some(node) = table.nodes.get_mut(&node) else { return true };
         node.change.replace(change) != Some(change)
+    }
+
+    /// Notes the change attribute of an open. Returns whether it differs from that of the last one.
+    pub(crate) fn note_open(&self, node: u64, change: u64) -> bool {
+        let mut table = self.table.lock();
+        let Some(node) = table.nodes.get_mut(&node) else { return true };
+        node.opened_at.replace(change) != Some(change)
     }
 
     /// Counts one more open file.

@@ -15,10 +15,12 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tracing::debug;
 
+/// How long a thread with a signal waits if the signal may or may not be deadly.
+const UNKNOWN_THREAD_WAITS: Duration = Duration::from_secs(5);
 /// Parts of the table, each with its own lock.
 const SHARDS: usize = 16;
 
@@ -97,9 +99,14 @@ impl Pending {
     /// Its thread got a signal. Answers at once if it waits for a lock; otherwise only if the thread is
     /// killed: an operation on a file system is not interrupted by other signals.
     pub(crate) async fn interrupt(self: Arc<Self>) {
+        let since = Instant::now();
         let mut pause = Duration::from_millis(20);
         while !self.answered.load(Ordering::Acquire) {
-            if self.waits_for_lock || is_killed(self.from.pid) {
+            let is_killed = || match is_killed(self.from.pid) {
+                Some(is_killed) => is_killed,
+                None => since.elapsed() >= UNKNOWN_THREAD_WAITS,
+            };
+            if self.waits_for_lock || is_killed() {
                 let _ = self.answer(-libc::EINTR, &[]);
                 self.given_up.notify_one();
                 return;
@@ -139,14 +146,14 @@ impl Drop for Reply {
     }
 }
 
-/// Whether SIGKILL is pending for thread `pid`: the kernel turns every deadly signal into it. A
-/// thread in another namespace (0) cannot be asked, and counts as killed.
-fn is_killed(pid: u32) -> bool {
+/// Whether SIGKILL is pending for thread `pid`: the kernel turns every deadly signal into it. `None` for a
+/// thread that cannot be asked, as it is in another namespace.
+fn is_killed(pid: u32) -> Option<bool> {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let pending = |line: &str| {
         let hex = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
         u64::from_str_radix(hex.trim(), 16).ok()
     };
-    status.lines().filter_map(pending).any(|signals| signals & KILL != 0)
+    Some(status.lines().filter_map(pending).any(|signals| signals & KILL != 0))
 }

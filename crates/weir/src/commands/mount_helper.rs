@@ -62,8 +62,10 @@ pub(crate) fn translated(args: Vec<OsString>) -> Vec<OsString> {
             [b'-', b'o', list @ ..] => out.extend(options(OsStr::from_bytes(list))),
             // The type and the namespace, which mount(8) has dealt with.
             b"-t" | b"-N" => drop(args.next()),
-            // Sloppy, fake, no table, verbose; and options of this program.
-            b"-s" | b"-f" | b"-n" | b"-v" => {}
+            // Sloppy, no table, verbose.
+            b"-s" | b"-n" | b"-v" => {}
+            // A mount that is only to be entered into the table: it is refused as unknown.
+            b"-f" => out.push("--fake".into()),
             [b'-', ..] => out.push(arg),
             _ => places.push(arg),
         }

@@ -153,6 +153,9 @@ fn refused(shown: &str, error: &MountError) -> Failure {
         MountError::Refused(_) => failure.advice(
             "a container may lack the right to mount (CAP_SYS_ADMIN in its user namespace)",
         ),
+        MountError::Directory(error) if error.kind() == std::io::ErrorKind::NotConnected => {
+            failure.advice("the process of an earlier mount there was killed: unmount it first (umount, or fusermount3 -u)")
+        }
         MountError::Helper(_) | MountError::Directory(_) => failure,
     }
 }
