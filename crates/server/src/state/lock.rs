@@ -17,6 +17,7 @@ use crate::state::tables::lock::{
     Holder, LockError, LockOwner, LockRequest, LockState, LockTarget,
 };
 use crate::state::tables::lock_waiters::{Wait, WantedLock};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use weir_vfs::{Access, LockConflict as Conflict, LockRange as Range, RangeLocks};
 
@@ -291,9 +292,22 @@ impl<F: Clone> State<F> {
         self.grant_waiting(node);
     }
 
-    /// Unlocks all that a holder has locked of a file.
-    pub(super) fn release_ranges(&mut self, node: Node, holder: &Holder) {
-        self.change_ranges(node, Range::ALL, holder, |ranges| ranges.release(holder));
+    /// Unlocks all that holders have locked of a file.
+    pub(super) fn release_ranges(&mut self, node: Node, holders: &[Holder]) {
+        let Some(file) = self.files.get_mut(&node) else { return };
+        let release = |holder| {
+            let before = file.ranges.len();
+            file.ranges.release(holder);
+            (holder, before, file.ranges.len())
+        };
+        let released: Vec<_> = holders.iter().map(release).collect();
+        let any = released.iter().any(|(_, before, after)| after < before);
+        if let Some(locks) = file.store_locks.as_ref().filter(|_| any) {
+            file.ranges.gaps(Range::ALL).into_iter().for_each(|gap| locks.unlock(gap));
+        }
+        for (holder, before, after) in released {
+            self.count_ranges(holder, before, after);
+        }
     }
 
     /// Checks that the holder may have the ranges that unlocking a part of one leaves.
@@ -356,20 +370,39 @@ impl<F: Clone> State<F> {
         }
     }
 
+    /// The lock states under an open.
+    pub(super) fn locks_under(&self, open: StateKey, node: Node) -> Vec<StateKey> {
+        let states = self.files.get(&node).into_iter().flat_map(|file| &file.lock_states);
+        let is_under = |key: &&StateKey| self.locks.get(key).is_some_and(|l| l.open == open);
+        states.filter(is_under).copied().collect()
+    }
+
     /// Removes an owner's locks on a file, and its lock state, from every table.
     pub(super) fn drop_lock_state(&mut self, key: StateKey) {
-        let Some(state) = self.locks.remove(&key) else { return };
-        let LockState { owner, node, .. } = state;
-        self.lock_waiters.asks(&owner);
-        if let Some(file) = self.files.get_mut(&node) {
-            file.lock_states.retain(|k| *k != key);
+        self.drop_lock_states(&HashSet::from([key]));
+    }
+
+    /// Removes those of these states that are lock states, as
+    /// [`drop_lock_state`](Self::drop_lock_state) does. Goes through the tables of each file once: a
+    /// client may have very many lock-owners with locks on one file.
+    pub(super) fn drop_lock_states(&mut self, keys: &HashSet<StateKey>) {
+        let mut files: HashMap<Node, Vec<Holder>> = HashMap::new();
+        for key in keys {
+            let Some(LockState { owner, node, .. }) = self.locks.remove(key) else { continue };
+            self.lock_waiters.asks(&owner);
+            if let Ok(client) = self.clients.get_mut(owner.client) {
+                client.states.remove(key);
+            }
+            self.tallies.lock_states.subtract(owner.client, 1);
+            files.entry(node).or_default().push(Holder::V4(owner));
         }
-        if let Ok(client) = self.clients.get_mut(owner.client) {
-            client.states.remove(&key);
+        for (node, holders) in files {
+            if let Some(file) = self.files.get_mut(&node) {
+                file.lock_states.retain(|key| !keys.contains(key));
+            }
+            self.release_ranges(node, &holders);
+            self.grant_waiting(node);
+            self.drop_idle(node);
         }
-        self.tallies.lock_states.subtract(owner.client, 1);
-        self.release_ranges(node, &Holder::V4(owner));
-        self.grant_waiting(node);
-        self.drop_idle(node);
     }
 }

@@ -24,6 +24,7 @@ use crate::state::table::State;
 use crate::state::tables::delegation::Touch;
 use crate::state::tables::lock::LockOwner;
 use crate::state::tables::open::{Claim, Io, Open, OpenRequest, OpenSnapshot, PriorOpen, Use};
+use std::collections::HashSet;
 use std::time::Duration;
 use weir_vfs::Access;
 
@@ -292,12 +293,8 @@ impl<F: Clone> State<F> {
 
     /// Drops the locks that were taken under an open.
     fn drop_locks_under(&mut self, open: StateKey, node: Node) {
-        let states = self.files.get(&node).map(|f| f.lock_states.clone());
-        for key in states.into_iter().flatten() {
-            if self.locks.get(&key).is_some_and(|l| l.open == open) {
-                self.drop_lock_state(key);
-            }
-        }
+        let keys = self.locks_under(open, node).into_iter().collect();
+        self.drop_lock_states(&keys);
     }
 
     /// The handle for I/O under the stateid of an open, of locks under an open, or of a delegation.
@@ -511,12 +508,30 @@ impl<F: Clone> State<F> {
 
     /// Removes an open from every table.
     pub(super) fn drop_open(&mut self, key: StateKey) {
-        let Some(open) = self.opens.remove(&key) else { return };
+        let Some(node) = self.forget_open(key) else { return };
+        if let Some(file) = self.files.get_mut(&node) {
+            file.opens.retain(|k| *k != key);
+        }
+        self.drop_idle(node);
+    }
+
+    /// Removes the opens among these states, all of one client, as [`drop_open`](Self::drop_open) does.
+    /// Goes through the table of each file once: a client may have very many opens of one file.
+    pub(super) fn drop_opens(&mut self, keys: &HashSet<StateKey>) {
+        let nodes: HashSet<Node> = keys.iter().filter_map(|key| self.forget_open(*key)).collect();
+        for node in nodes {
+            if let Some(file) = self.files.get_mut(&node) {
+                file.opens.retain(|key| !keys.contains(key));
+            }
+            self.drop_idle(node);
+        }
+    }
+
+    /// Removes an open from every table except that of its file. Returns the file.
+    fn forget_open(&mut self, key: StateKey) -> Option<Node> {
+        let open = self.opens.remove(&key)?;
         if open.unconfirmed.is_some() {
             self.unconfirmed.retain(|k| *k != key);
-        }
-        if let Some(file) = self.files.get_mut(&open.node) {
-            file.opens.retain(|k| *k != key);
         }
         if let Ok(client) = self.clients.get_mut(open.client) {
             client.states.remove(&key);
@@ -525,6 +540,6 @@ impl<F: Clone> State<F> {
         if open.waits {
             self.lock_waiters.closed(key, open.node);
         }
-        self.drop_idle(open.node);
+        Some(open.node)
     }
 }

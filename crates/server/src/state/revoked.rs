@@ -73,12 +73,10 @@ impl<F: Clone> State<F> {
     pub(super) fn revoke(&mut self, key: StateKey, why: Why) {
         let Some((client, _)) = self.newest(key) else { return };
         let Some(node) = self.opens.get(&key).map(|open| open.node) else { return };
-        let states = self.files.get(&node).map(|f| f.lock_states.clone());
-        for lock in states.into_iter().flatten() {
-            if self.locks.get(&lock).is_some_and(|l| l.open == key) {
-                self.drop_lock_state(lock);
-                self.note_revoked(client, Revoked { key: lock, node, why });
-            }
+        let locks = self.locks_under(key, node);
+        self.drop_lock_states(&locks.iter().copied().collect());
+        for lock in locks {
+            self.note_revoked(client, Revoked { key: lock, node, why });
         }
         self.drop_open(key);
         // The client does not know the stateid of an open that stands for a delegation.

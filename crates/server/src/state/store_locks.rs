@@ -122,13 +122,14 @@ mod tests {
     use crate::state::tables::lock::LockError;
     use crate::state::tables::nlm::{NlmError, NlmLock, NlmOwner, ReplyTo};
     use crate::state::tests::{LEASE, NODE, READ, T0, WRITE, lock_under, ready, request};
-    use crate::state::{Grace, Ids, Limits, LockRequest};
+    use crate::state::{ClientId, Grace, Ids, Limits, LockRequest, LockTarget, StateId, Why};
     use bytes::Bytes;
     use parking_lot::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    /// The locks that were taken in the store.
+    /// The locks that were taken in the store, and how often a range was unlocked there.
     #[derive(Debug, Default)]
-    struct Recorded(Mutex<Vec<Lock>>);
+    struct Recorded(Mutex<Vec<Lock>>, AtomicUsize);
 
     impl StoreLocks for Recorded {
         fn conflict(&self, _: Lock) -> Option<Lock> {
@@ -140,7 +141,9 @@ mod tests {
             Ok(())
         }
 
-        fn unlock(&self, _: Range) {}
+        fn unlock(&self, _: Range) {
+            self.1.fetch_add(1, Relaxed);
+        }
     }
 
     #[test]
@@ -210,5 +213,35 @@ mod tests {
         let held: Vec<Lock> = state.files[&NODE].ranges.of(&Holder::Nlm(owner(1))).collect();
         let shared = Lock { range: Range { start: 5, end: 15 }, exclusive: false };
         assert_eq!((held, recorded.0.lock().last().copied()), (vec![shared], Some(shared)));
+    }
+
+    #[test]
+    fn many_locks_of_a_file_are_removed_in_one_go() {
+        const OWNERS: u64 = 200;
+        type End = fn(&mut State<char>, ClientId, StateId);
+        let ends: [End; 3] = [
+            |state, client, _| state.purge(client),
+            |state, client, open| state.close(client, open, NODE).unwrap(),
+            |state, _, open| state.revoke(open.key, Why::Removed),
+        ];
+        for end in ends {
+            let mut state: State<char> =
+                State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::default());
+            let a = ready(&mut state, "a", T0);
+            let open = state.open(request(a, READ.union(WRITE)), T0).unwrap();
+            let recorded = Arc::new(Recorded::default());
+            let mut opened = Some(OpenedStoreLocks { locks: recorded.clone(), by: None });
+            for number in 0..OWNERS {
+                let target = LockTarget::Open(open, Bytes::copy_from_slice(&number.to_be_bytes()));
+                let range = Range { start: number * 10, end: number * 10 + 5 };
+                let lock = LockRequest { target, range, ..lock_under(open, a, true) };
+                let locked = |state: &mut State<char>| state.lock(lock, T0).map(drop);
+                assert_eq!(state.with_store_locks(NODE, opened.take(), locked), Ok(()));
+            }
+            end(&mut state, a, open);
+            assert!(state.files.is_empty() && state.tallies.ranges.total() == 0);
+            // Each call may be a system call, under the lock of the state.
+            assert!(recorded.1.load(Relaxed) as u64 <= OWNERS + 1);
+        }
     }
 }

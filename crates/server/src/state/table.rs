@@ -397,12 +397,8 @@ impl<F: Clone> State<F> {
         let client = self.clients.remove(id)?;
         self.sessions.remove_of(id);
         self.lock_waiters.forget_client(id);
-        for key in &client.states {
-            self.drop_lock_state(*key);
-        }
-        for key in &client.states {
-            self.drop_open(*key);
-        }
+        self.drop_lock_states(&client.states);
+        self.drop_opens(&client.states);
         for key in &client.states {
             self.drop_delegation(*key);
         }

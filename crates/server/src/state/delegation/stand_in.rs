@@ -93,16 +93,19 @@ impl<F: Clone> State<F> {
         });
         let most = others.max_by_key(|(_, open)| open.share.access.bits().count_ones());
         let heir = most.map(|(key, _)| key).filter(|_| why.is_none());
-        let locks = self.files.get(&node).map(|file| file.lock_states.clone());
-        for lock in locks.into_iter().flatten() {
-            let Some(state) = self.locks.get_mut(&lock).filter(|l| l.open == key) else { continue };
-            if let Some(heir) = heir {
-                state.open = heir;
-                continue;
+        let locks = self.locks_under(key, node);
+        if let Some(heir) = heir {
+            for lock in locks {
+                if let Some(state) = self.locks.get_mut(&lock) {
+                    state.open = heir;
+                }
             }
-            self.drop_lock_state(lock);
-            if let Some(why) = why {
-                self.note_revoked(client, Revoked { key: lock, node, why });
+        } else {
+            self.drop_lock_states(&locks.iter().copied().collect());
+            for lock in locks {
+                why.into_iter().for_each(|why| {
+                    self.note_revoked(client, Revoked { key: lock, node, why });
+                });
             }
         }
         self.drop_open(key);

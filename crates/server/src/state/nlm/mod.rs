@@ -421,7 +421,7 @@ impl<F: Clone> State<F> {
     fn release_hosts_ranges(&mut self, node: Node, goes: impl Fn(&Holder) -> bool) {
         let owners = self.files.get(&node).into_iter().flat_map(|file| file.ranges.owners());
         let gone: Vec<Holder> = owners.filter(|owner| goes(owner)).cloned().collect();
-        gone.iter().for_each(|owner| self.release_ranges(node, owner));
+        self.release_ranges(node, &gone);
     }
 
     /// Whether a host's share reservation conflicts with one by `by`, which is `None` for NFSv4.
