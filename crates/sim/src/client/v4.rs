@@ -324,6 +324,7 @@ impl Client {
                 && until > ended
                 && host::now() < started + LEASE - Duration::from_millis(500)
         };
+        let excused = |status| status == Err(Error::Io) && self.world.disk.failures().0;
         for file in opens {
             let begun_due = is_due();
             let claim = open::Claim::Previous(open::DelegationType::None);
@@ -341,15 +342,15 @@ impl Client {
                         Some(OpRes::Lock(Ok(stateid))) => {
                             *self.v4.lock.lock() = Some(Held { stateid: *stateid, ..held });
                         }
-                        _ => {
-                            self.lost(&format!("{status:?} to its reclaim"), begun_due && is_due())
-                        }
+                        _ => self.lost(
+                            &format!("{status:?} to its reclaim"),
+                            begun_due && is_due() && !excused(status),
+                        ),
                     }
                 }
                 _ => {
                     self.v4.opens.lock().remove(&file);
-                    let failed = self.world.disk.failures().0;
-                    let excused = failed && status == Err(Error::Io);
+                    let excused = excused(status);
                     if begun_due && is_due() && !excused {
                         self.world.violation(format!("an open cannot be reclaimed: {status:?}"));
                     }
