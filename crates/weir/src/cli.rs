@@ -10,6 +10,7 @@ use crate::commands::{
 };
 use crate::ended::Ended;
 use crate::output::complain;
+use crate::system_log::Messages;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::{self, IsTerminal};
@@ -76,7 +77,7 @@ pub(crate) fn main() -> ExitCode {
         // Warnings carry the server's answer, which the final error may not.
         _ => "warn",
     };
-    let ended = log_to_stderr(log).and_then(|()| run(command));
+    let ended = log_messages(log).and_then(|()| run(command));
     match ended {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Failed) => ExitCode::FAILURE,
@@ -135,7 +136,7 @@ fn run(command: Command) -> Result<Ended> {
 }
 
 /// Logs what passes `filter`; the environment variable `WEIR_LOG` overrides it.
-fn log_to_stderr(filter: &str) -> Result<()> {
+fn log_messages(filter: &str) -> Result<()> {
     let own = std::env::var("WEIR_LOG").ok();
     let filter = own.as_deref().unwrap_or(filter);
     if let Some(wrong) = wrong_directive(filter) {
@@ -149,7 +150,7 @@ fn log_to_stderr(filter: &str) -> Result<()> {
     let colour = io::stderr().is_terminal() && console::colors_enabled_stderr();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(|| Messages)
         .with_ansi(colour)
         // It would report them on the same unwritable standard error, and panic.
         .log_internal_errors(false)

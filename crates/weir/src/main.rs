@@ -13,6 +13,7 @@ mod config;
 mod dates;
 mod ended;
 mod output;
+mod system_log;
 
 fn main() -> ExitCode {
     cli::main()

@@ -1,6 +1,7 @@
 //! Formats attributes, names, times and sizes as text and as JSON.
 
 use crate::ended::Ended;
+use crate::system_log::Messages;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::{Serialize, Serializer};
@@ -146,7 +147,7 @@ pub(crate) fn number<S: Serializer>(number: &u128, serializer: S) -> Result<S::O
 /// lost: the command continues, and its exit code reports the result.
 pub(crate) fn say(line: impl fmt::Display) {
     // One write, so that the lines of several threads and processes stay whole.
-    let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
+    let _ = Messages.write_all(format!("{line}\n").as_bytes());
 }
 
 /// Writes a failure to standard error.

@@ -7,6 +7,7 @@
 //! ```
 
 use crate::ended::Ended;
+use crate::system_log::use_system_log;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -68,7 +69,9 @@ pub(super) fn announce(wanted: bool) -> Result<()> {
         rustix::stdio::dup2_stdout(&nothing)?;
         rustix::stdio::dup2_stderr(&nothing)
     };
-    silence().map_err(std::io::Error::from).asked(asked)
+    silence().map_err(std::io::Error::from).asked(asked)?;
+    use_system_log();
+    Ok(())
 }
 
 /// A process that detaches the mount if this one ends without having done so.
