@@ -480,6 +480,29 @@ async fn extended_attributes_are_read_and_set_by_path() {
     assert!(export.xattr("file", "user.origin").await.is_err());
 }
 
+#[tokio::test]
+async fn reads_that_nobody_polls_do_not_stop_other_requests() {
+    let served = Served::start();
+    let export = connect(served.addr, "vers=4.2").await;
+    export.write("file", "data").await.unwrap();
+    let file = export.open("file").await.unwrap();
+    // More than twice as many as a mount sends at a time: the second half waits for the first.
+    let mut reads: Vec<_> = (0..1000).map(|_| Box::pin(file.read_at(0, 4))).collect();
+    std::future::poll_fn(|cx| {
+        for read in &mut reads {
+            assert!(read.as_mut().poll(cx).is_pending());
+        }
+        std::task::Poll::Ready(())
+    })
+    .await;
+    let other = export.create("other").await.unwrap();
+    let write = tokio::time::timeout(Duration::from_secs(20), other.write_at(0, "data"));
+    write.await.expect("the write waits for reads that are not polled").unwrap();
+    for read in reads {
+        assert_eq!(read.await.unwrap(), "data");
+    }
+}
+
 #[test]
 fn programs_without_an_executor_block() {
     use std::io::{Read, Seek, Write};

@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use weir_base::sync::Mutex;
 use weir_vfs::{
     Error, Extent, Layout, Lock, LockOwner, LockRange, OpenFile, ReadOp, Result, SegmentKind,
@@ -64,6 +64,9 @@ pub struct File {
     /// Behind a lock, which is never taken, so that references to the file may be shared.
     pub(super) cursor: Mutex<Cursor>,
 }
+
+/// Receives the bytes of a read, and their layout.
+type Reply = oneshot::Receiver<(Vec<u8>, Result<Layout>)>;
 
 /// The open file, for requests in flight.
 pub(super) struct Shared {
@@ -260,14 +263,9 @@ impl Shared {
         let shared = Arc::clone(self);
         Box::pin(async move {
             let read = async {
-                let turn = shared.export.nfs.transfer().await?;
-                let (slot, (tx, rx)) = (Slot::default(), oneshot::channel());
-                let op = ReadOp::to_vec(offset, len, move |bytes, layout| {
-                    drop(turn);
-                    // The caller may be gone.
-                    let _ = tx.send((bytes, layout));
-                });
-                slot.enter(|| shared.file.submit_read(op));
+                let reader = Arc::clone(&shared);
+                let begin = move |turn| reader.send_read(offset, len, turn);
+                let (slot, rx) = shared.export.nfs.in_turn(begin).await?;
                 let (mut bytes, layout): (Vec<u8>, Result<Layout>) =
                     rx.await.unwrap_or((Vec::new(), Err(Error::Io)));
                 let end = layout.map_err(|error| slot.take(error))?.end(offset);
@@ -287,17 +285,33 @@ impl Shared {
         let shared = Arc::clone(self);
         Box::pin(async move {
             let written = async {
-                let turn = shared.export.nfs.transfer().await?;
-                let (tx, rx) = oneshot::channel();
-                let slot = shared.send_write(offset, data, move |outcome| {
-                    drop(turn);
-                    // The caller may be gone.
-                    let _ = tx.send(outcome);
-                });
+                let writer = Arc::clone(&shared);
+                let begin = move |turn| {
+                    let (tx, rx) = oneshot::channel();
+                    let slot = writer.send_write(offset, data, move |outcome| {
+                        drop(turn);
+                        // The caller may be gone.
+                        let _ = tx.send(outcome);
+                    });
+                    (slot, rx)
+                };
+                let (slot, rx) = shared.export.nfs.in_turn(begin).await?;
                 rx.await.unwrap_or(Err(Error::Io)).map_err(|error| slot.take(error))
             };
             shared.export.limited(shared.asked("write"), written).await
         })
+    }
+
+    /// Sends a read now, and waits for nothing; `turn` ends with it.
+    fn send_read(&self, offset: u64, len: usize, turn: OwnedSemaphorePermit) -> (Slot, Reply) {
+        let (slot, (tx, rx)) = (Slot::default(), oneshot::channel());
+        let op = ReadOp::to_vec(offset, len, move |bytes, layout| {
+            drop(turn);
+            // The caller may be gone.
+            let _ = tx.send((bytes, layout));
+        });
+        slot.enter(|| self.file.submit_read(op));
+        (slot, rx)
     }
 
     /// Sends a write now, and waits for nothing. The returned slot has the details of its error.

@@ -181,10 +181,13 @@ impl NfsFs {
         self.mount.runtime.handle()
     }
 
-    /// Waits until a read or write by path may begin.
-    pub(crate) async fn transfer(&self) -> Result<OwnedSemaphorePermit> {
-        let transfers = Arc::clone(&self.mount.state.transfers);
-        transfers.acquire_owned().await.map_err(|_| Error::Io)
+    /// Begins a read or write by path when its turn comes; `begin` must not wait. A caller that gives
+    /// up before that leaves nothing behind.
+    pub(crate) async fn in_turn<T: Send + 'static>(
+        &self,
+        begin: impl FnOnce(OwnedSemaphorePermit) -> T + Send + 'static,
+    ) -> Result<T> {
+        self.mount.in_turn(begin).await
     }
 
     /// Looks up a path below a directory, as far as it leads through directories: the files on it in

@@ -11,7 +11,8 @@ use crate::transport::Counters;
 use crate::{MountOptions, Version};
 use std::future::Future;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{Error, Result};
@@ -90,11 +91,40 @@ impl Mount {
         task.await.unwrap_or(Err(crate::Error::Local(Error::Io)))
     }
 
+    /// Runs `begin` with a permit of `transfers`; it must not wait.
+    ///
+    /// A task waits for the permit, because the semaphore grants permits in order: one granted to a
+    /// future that its owner does not poll would be lost to every other request.
+    pub(crate) async fn in_turn<T: Send + 'static>(
+        &self,
+        begin: impl FnOnce(OwnedSemaphorePermit) -> T + Send + 'static,
+    ) -> Result<T> {
+        let transfers = Arc::clone(&self.state.transfers);
+        if let Ok(turn) = Arc::clone(&transfers).try_acquire_owned() {
+            return Ok(begin(turn));
+        }
+        let wait = async move { transfers.acquire_owned().await.map(begin) };
+        let mut task = AbortOnDrop(self.runtime.handle()?.spawn(wait));
+        match (&mut task.0).await {
+            Ok(Ok(begun)) => Ok(begun),
+            Ok(Err(_)) | Err(_) => Err(Error::Io),
+        }
+    }
+
     /// Returns the state that the server holds; does not wait for operations in progress.
     pub(crate) async fn unmount(&self) -> Result<()> {
         let state = Arc::clone(&self.state);
         let end = self.runtime.handle()?.spawn(async move { state.end().await });
         end.await.map_err(|_| Error::Io)
+    }
+}
+
+/// A task that ends with its owner, at the next point where it waits.
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
