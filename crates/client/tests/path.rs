@@ -503,6 +503,27 @@ async fn reads_that_nobody_polls_do_not_stop_other_requests() {
     }
 }
 
+#[tokio::test]
+async fn calls_that_nobody_polls_do_not_stop_other_calls() {
+    let served = Served::start();
+    let export = connect(served.addr, "vers=3").await;
+    export.write("file", "data").await.unwrap();
+    // Twice as many as a mount has in progress at a time.
+    let mut calls: Vec<_> = (0..8192).map(|_| Box::pin(export.metadata("file"))).collect();
+    std::future::poll_fn(|cx| {
+        for call in &mut calls {
+            assert!(call.as_mut().poll(cx).is_pending());
+        }
+        std::task::Poll::Ready(())
+    })
+    .await;
+    let other = tokio::time::timeout(Duration::from_secs(60), export.try_exists("file"));
+    assert!(other.await.expect("the call waits for calls that are not polled").unwrap());
+    for call in calls {
+        assert_eq!(call.await.unwrap().len(), 4);
+    }
+}
+
 #[test]
 fn programs_without_an_executor_block() {
     use std::io::{Read, Seek, Write};

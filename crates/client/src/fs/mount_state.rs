@@ -80,30 +80,42 @@ impl Mount {
         F: FnOnce(Arc<MountState>) -> Fut,
         Fut: Future<Output = crate::Result<T>> + Send + 'static,
     {
-        // A caller that gives up while it waits here leaves nothing behind.
-        let turn = Arc::clone(&self.state.operations).acquire_owned().await;
         let operation = operation(Arc::clone(&self.state));
-        let task = self.runtime.handle()?.spawn(async move {
-            let outcome = operation.await;
-            drop(turn);
-            outcome
-        });
+        let runtime = self.runtime.handle()?.clone();
+        // A caller that gives up before its turn leaves nothing behind.
+        let begin = move |turn| {
+            runtime.spawn(async move {
+                let outcome = operation.await;
+                drop(turn);
+                outcome
+            })
+        };
+        let task = self.in_turn_of(&self.state.operations, begin).await?;
         task.await.unwrap_or(Err(crate::Error::Local(Error::Io)))
     }
 
     /// Runs `begin` with a permit of `transfers`; it must not wait.
-    ///
-    /// A task waits for the permit, because the semaphore grants permits in order: one granted to a
-    /// future that its owner does not poll would be lost to every other request.
     pub(crate) async fn in_turn<T: Send + 'static>(
         &self,
         begin: impl FnOnce(OwnedSemaphorePermit) -> T + Send + 'static,
     ) -> Result<T> {
-        let transfers = Arc::clone(&self.state.transfers);
-        if let Ok(turn) = Arc::clone(&transfers).try_acquire_owned() {
+        self.in_turn_of(&self.state.transfers, begin).await
+    }
+
+    /// Runs `begin` with a permit; it must not wait.
+    ///
+    /// A task waits for the permit, because the semaphore grants permits in order: one granted to a
+    /// future that its owner does not poll would be lost to every other request.
+    async fn in_turn_of<T: Send + 'static>(
+        &self,
+        permits: &Arc<Semaphore>,
+        begin: impl FnOnce(OwnedSemaphorePermit) -> T + Send + 'static,
+    ) -> Result<T> {
+        if let Ok(turn) = Arc::clone(permits).try_acquire_owned() {
             return Ok(begin(turn));
         }
-        let wait = async move { transfers.acquire_owned().await.map(begin) };
+        let permits = Arc::clone(permits);
+        let wait = async move { permits.acquire_owned().await.map(begin) };
         let mut task = AbortOnDrop(self.runtime.handle()?.spawn(wait));
         match (&mut task.0).await {
             Ok(Ok(begun)) => Ok(begun),

@@ -441,6 +441,11 @@ impl Walk<'_> {
         let link = || to.fs.link(&Caller::Own, *id, to.dir.entry(name));
         let linked = to.with_directory(|| copy.found_again(*id, link)).await;
         match linked {
+            // It appeared since the directory was listed.
+            Err(Error::Exists) if self.copier.options.overwrite == Overwrite::Keep => {
+                add(&self.copier.tally.kept, 1);
+                return Ok(());
+            }
             Err(Error::Exists) => self.relink(*id, to, name).await.asked(write)?,
             linked => linked.map(drop).asked(write)?,
         }
