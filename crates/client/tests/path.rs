@@ -481,7 +481,7 @@ async fn extended_attributes_are_read_and_set_by_path() {
 }
 
 #[tokio::test]
-async fn reads_that_nobody_polls_do_not_stop_other_requests() {
+async fn unpolled_reads_do_not_stop_other_requests() {
     let served = Served::start();
     let export = connect(served.addr, "vers=4.2").await;
     export.write("file", "data").await.unwrap();
@@ -504,7 +504,7 @@ async fn reads_that_nobody_polls_do_not_stop_other_requests() {
 }
 
 #[tokio::test]
-async fn calls_that_nobody_polls_do_not_stop_other_calls() {
+async fn unpolled_calls_do_not_stop_other_calls() {
     let served = Served::start();
     let export = connect(served.addr, "vers=3").await;
     export.write("file", "data").await.unwrap();
