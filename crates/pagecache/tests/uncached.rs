@@ -492,6 +492,34 @@ fn i1_uncached_calls_evict_no_other_pages_with_any_budget() {
     }
 }
 
+/// No store works meanwhile: a thread holds the frames, and the system may not run it for a while.
+#[test]
+fn i1_an_uncached_call_waits_for_a_reader_of_lent_pages() {
+    let rig = Rig::new(2048);
+    let lent_from = rig.cold("lent", &pattern(300 * 4096, 23));
+    Rig::random(&lent_from);
+    let bytes = pattern(100 * 4096, 24);
+    let other = rig.cold("other", &bytes);
+    let hot = full_of_others(&rig);
+    let before = hot.resident();
+    let mut lent = Vec::new();
+    let mut at = 0;
+    while rig.cache.used_bytes() < rig.cache.budget_bytes() {
+        let segments = lent_from.read_segments(at, 4096, UNCACHED).unwrap();
+        at = segments.end(at);
+        lent.push(segments);
+    }
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read_full(&other, 0, bytes.len(), UNCACHED));
+        until("the wait", || rig.cache.stats().memory_waits > 0);
+        std::thread::sleep(Duration::from_millis(100));
+        drop(lent);
+        assert!(reader.join().unwrap() == bytes);
+    });
+    assert_eq!(rig.cache.stats().lost_pages, 0);
+    assert_eq!(hot.resident(), before);
+}
+
 #[test]
 fn an_uncached_call_does_not_wait_for_a_hanging_store() {
     let rig = Rig::new(2048);

@@ -169,7 +169,7 @@ impl Mapping {
                 let edit = self.edit(&mut state);
                 let arena = &self.memory.arena;
                 let mut frames = Vec::with_capacity((run.end - run.start) as usize);
-                let mut lent = 0;
+                let mut uncached = true;
                 for page in run.clone() {
                     let Some(frame) = edit.frame_at(page) else {
                         unreachable!("dirty page {page} has no frame")
@@ -178,7 +178,7 @@ impl Mapping {
                     let meta = arena.meta(frame);
                     meta.clear(flag::DIRTY);
                     meta.set(flag::WRITEBACK);
-                    lent += usize::from(meta.has(flag::UNCACHED));
+                    uncached &= meta.has(flag::UNCACHED);
                     frames.push(frame);
                 }
                 drop(edit);
@@ -187,11 +187,8 @@ impl Mapping {
                 let memory = self.memory.clone();
                 let source = DirtyPages { memory, frames: frames.clone(), len: len as usize };
                 let mapping = self.clone();
-                let uncached = lent == frames.len();
-                self.memory.reserve_writes.fetch_add(lent, Ordering::SeqCst);
                 WriteOp::new(start, Box::new(source), move |source, result| {
                     mapping.end_writeback(number, &run, &frames, source, result);
-                    mapping.memory.reserve_writes.fetch_sub(lent, Ordering::SeqCst);
                 })
                 .uncached(uncached)
             };

@@ -79,7 +79,7 @@ impl Memory {
         if self.waiters.any() || self.index_is_large() {
             return None;
         }
-        let take = || Some(self.arena.take(want, 1)?.lend(policy));
+        let take = || self.arena.take(want, 1);
         let frames = take().or_else(|| {
             self.collect();
             take()
@@ -106,7 +106,7 @@ impl Memory {
         policy: CachePolicy,
         take_others: bool,
     ) -> Option<Frames> {
-        let take = || Some(self.arena.take(want, min)?.lend(policy));
+        let take = || self.arena.take(want, min);
         let frames = take().or_else(|| {
             self.collect();
             take()

@@ -37,7 +37,6 @@
 //! Soundness: frame bytes are reached through raw pointers into the one mapping, which lives as
 //! long as the arena. Shared slices cover bytes below the mark only, which no thread writes (2).
 
-use crate::cache_policy::CachePolicy;
 use crate::memory::frame_bitmap::FrameBitmap;
 use crate::memory::frame_no::FrameNo;
 use crate::memory::region;
@@ -187,8 +186,6 @@ struct Free {
     used: AtomicU32,
     /// Counts returns of frames.
     returns: AtomicU32,
-    /// Frames that uncached operations have taken and not published.
-    lent: AtomicU32,
 }
 
 // SAFETY: the memory behind `base` is written by a frame's owner alone and read below the mark
@@ -216,7 +213,6 @@ impl Arena {
                 resizing: Mutex::new(()),
                 used: AtomicU32::new(0),
                 returns: AtomicU32::new(0),
-                lent: AtomicU32::new(0),
             }),
         })
     }
@@ -246,11 +242,6 @@ impl Arena {
     /// Counts returns of frames: it advances as long as operations make progress.
     pub(crate) fn returns(&self) -> u32 {
         self.free.returns.load(Ordering::Relaxed)
-    }
-
-    /// Frames that uncached operations have taken and not published yet.
-    pub(crate) fn lent(&self) -> u32 {
-        self.free.lent.load(Ordering::SeqCst)
     }
 
     /// Number of frames available now.
@@ -312,7 +303,7 @@ impl Arena {
         list.take(count, &mut frames);
         self.free.used.store(list.used(), Ordering::Relaxed);
         drop(list);
-        Some(Frames { arena: self.clone(), frames, policy: CachePolicy::Cached })
+        Some(Frames { arena: self.clone(), frames })
     }
 
     /// The word with a frame's references.
@@ -484,33 +475,16 @@ impl Drop for Arena {
 pub(crate) struct Frames {
     arena: Arc<Arena>,
     frames: Vec<FrameNo>,
-    /// The owner's policy: frames of an uncached operation count as lent.
-    policy: CachePolicy,
 }
 
 impl Frames {
     /// No frames.
     pub(crate) fn none(arena: &Arc<Arena>) -> Self {
-        Self { arena: arena.clone(), frames: Vec::new(), policy: CachePolicy::Cached }
+        Self { arena: arena.clone(), frames: Vec::new() }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
-    }
-
-    /// Counts them as [`lent`](Arena::lent).
-    pub(crate) fn lend(mut self, policy: CachePolicy) -> Self {
-        self.policy = policy;
-        if policy.is_uncached() {
-            self.arena.free.lent.fetch_add(self.frames.len() as u32, Ordering::SeqCst);
-        }
-        self
-    }
-
-    fn returned(&self, count: usize) {
-        if self.policy.is_uncached() {
-            self.arena.free.lent.fetch_sub(count as u32, Ordering::SeqCst);
-        }
     }
 
     /// Returns all but the first `len`.
@@ -518,7 +492,6 @@ impl Frames {
         if len < self.frames.len() {
             let rest = self.frames.split_off(len);
             self.arena.give_back(&rest);
-            self.returned(rest.len());
         }
     }
 
@@ -553,7 +526,6 @@ impl Frames {
         meta.set_mark(mark);
         let was = self.arena.refs(frame).fetch_add(one(frame), Ordering::Release);
         debug_assert_eq!(count_in(was, frame), 0, "frame {frame} is in use");
-        self.returned(1);
         frame
     }
 
@@ -567,7 +539,6 @@ impl Drop for Frames {
     fn drop(&mut self) {
         self.frames.retain(|&f| f != FrameNo::NONE);
         self.arena.give_back(&self.frames);
-        self.returned(self.frames.len());
     }
 }
 

@@ -34,7 +34,7 @@ use crate::wait::WaitQueue;
 use std::sync::Arc;
 use std::time::Instant;
 use weir_base::sync::Mutex;
-use weir_base::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use weir_base::sync::atomic::{AtomicBool, AtomicU32};
 
 /// What memory management asks of writeback: only clean pages can be reclaimed.
 pub(crate) trait Flushers: Send + Sync {
@@ -60,8 +60,6 @@ pub(crate) struct Memory {
     pub(crate) owners: Owners,
     pub(crate) retired: RetireList,
     pub(crate) waiters: Waiters,
-    /// Pages that uncached writes have in flight to a store.
-    pub(crate) reserve_writes: AtomicUsize,
     pub(crate) metadata: Metadata,
     pub(crate) background: Background,
     flushers: Arc<dyn Flushers>,
@@ -102,7 +100,6 @@ impl Memory {
             owners: Owners::default(),
             retired: RetireList::default(),
             waiters: Waiters::default(),
-            reserve_writes: AtomicUsize::new(0),
             metadata: Metadata::default(),
             background: Background::default(),
             flushers,

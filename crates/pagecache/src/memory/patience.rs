@@ -1,14 +1,13 @@
 //! How long an uncached operation waits for the reserve before it takes pages of cached operations.
+//!
+//! Nothing tells whether the frames are held by a store, by a reader of lent pages, or by a thread that
+//! the system does not run at the moment. So one limit applies to all of them.
 
 use crate::memory::Memory;
 use std::time::{Duration, Instant};
-use weir_base::sync::atomic::Ordering;
 
-/// Limit of a wait without returned frames while a store is working.
+/// Limit of a wait without returned frames.
 const STUCK: Duration = Duration::from_millis(250);
-/// Limit of a wait without returned frames while no store is working: then the frames are held by
-/// threads, for microseconds, or by readers of lent pages, for as long as they like.
-const ALONE: Duration = Duration::from_millis(50);
 /// Limit of the whole wait.
 const AT_MOST: Duration = Duration::from_secs(2);
 /// Cap on the time credited between two looks: on a busy machine, or after a suspend, the other
@@ -22,8 +21,6 @@ pub(super) struct Patience {
     waited: Duration,
     /// Time since the last returned frame was seen.
     stuck: Duration,
-    /// Time since then, or since a store was last seen working.
-    alone: Duration,
     /// The arena's count of returns at that look.
     returns: u32,
 }
@@ -34,7 +31,6 @@ impl Patience {
             looked: memory.now(),
             waited: Duration::ZERO,
             stuck: Duration::ZERO,
-            alone: Duration::ZERO,
             returns: memory.arena.returns(),
         }
     }
@@ -47,17 +43,10 @@ impl Patience {
         self.waited += passed;
         let returns = memory.arena.returns();
         if std::mem::replace(&mut self.returns, returns) != returns {
-            (self.stuck, self.alone) = (Duration::ZERO, Duration::ZERO);
+            self.stuck = Duration::ZERO;
         } else {
             self.stuck += passed;
-            self.alone =
-                if is_store_at_work(memory) { Duration::ZERO } else { self.alone + passed };
         }
-        self.alone >= ALONE || self.stuck >= STUCK || self.waited >= AT_MOST
+        self.stuck >= STUCK || self.waited >= AT_MOST
     }
-}
-
-/// Whether a store is working for an uncached operation: fills or writes are in flight.
-fn is_store_at_work(memory: &Memory) -> bool {
-    memory.arena.lent() > 0 || memory.reserve_writes.load(Ordering::SeqCst) > 0
 }
