@@ -17,6 +17,7 @@ use weir_client::{
 use weir_nfs::v4::OpCode;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
+use weir_vfs::{Caller, CreateMode, FileSystem, SetAttr};
 
 const VERSIONS: [&str; 3] = ["3", "4.0", "4.2"];
 
@@ -385,9 +386,13 @@ async fn an_operation_past_its_time_limit_leaves_no_open_and_no_slot() {
     store.clear();
     store.release();
 
-    // An open that the caller has given up is closed again when it arrives.
+    // An open that the caller has given up is closed again when it arrives. The server has no open of
+    // this file yet that it could use.
+    let set = SetAttr::default();
+    let new = store.root().entry(b"unopened").with(&set);
+    store.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
     store.add(Rule { call: Call::Open, when: When::Always, what: What::Hold });
-    let opening = limited.open("file").await.map(drop);
+    let opening = limited.open("unopened").await.map(drop);
     assert_eq!(kind(opening), ErrorKind::TimedOut);
     store.clear();
     store.release();

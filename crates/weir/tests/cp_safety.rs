@@ -484,21 +484,22 @@ fn cleaning_up_an_interrupted_copy_does_not_wait_for_a_server() {
     sparse(&export.join("from"), 256 * MIB, [(0, 256 * MIB)]);
     let server = Server::start(&export, &["--squash", "none"]);
     let url = server.url("from", "vers=4.2");
-    let mut command = weir(["cp".as_ref(), url.as_ref(), to.as_os_str()]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    within(Duration::from_secs(60), || {
-        assert!(child.try_wait().unwrap().is_none(), "it was done before it was interrupted");
-        names(&to).iter().any(|name| name.ends_with(".part")).then_some(())
-    });
-    server.pause();
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let output = child.wait_with_output().unwrap();
-    server.signal(Signal::CONT);
-    assert_eq!(output.status.code(), Some(130), "{}", text(&output));
-    assert_eq!(
-        text(&output),
-        "weir: interrupted\nweir: ending; a server does not answer\n",
-        "the copy of a stopped server's file"
-    );
-    assert_eq!(names(&to), [""; 0]);
+    let interrupted = || {
+        let mut command = weir(["cp".as_ref(), url.as_ref(), to.as_os_str()]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        within(Duration::from_secs(60), || {
+            assert!(child.try_wait().unwrap().is_none(), "it was done before it was interrupted");
+            names(&to).iter().any(|name| name.ends_with(".part")).then_some(())
+        });
+        server.pause();
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        server.signal(Signal::CONT);
+        assert_eq!(output.status.code(), Some(130), "{}", text(&output));
+        assert_eq!(names(&to), [""; 0]);
+        text(&output)
+    };
+    let said = "weir: interrupted\nweir: ending; a server does not answer\n";
+    // On a busy machine the copy may have read all of the file before the server stops.
+    assert!((0..5).any(|_| interrupted() == said), "no copy missed its server");
 }
