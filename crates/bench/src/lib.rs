@@ -3,9 +3,8 @@
 //!
 //! Each benchmark is a module with `Options`, a function `run`, and a `Report` that serializes and
 //! prints as tables: [`cached`] and [`uncached`] compare the page cache with the kernel's;
-//! [`serve`] compares NFS servers; [`readplus`] measures the benefit of READ_PLUS; [`tree`] copies
-//! trees of small files. Targets and
-//! reference figures are in `data/`.
+//! [`serve`] compares NFS servers; [`mount`] compares mounts; [`readplus`] measures the benefit of
+//! READ_PLUS; [`tree`] copies trees of small files. Targets and reference figures are in `data/`.
 //!
 //! A run measures processor time and signals of the whole process, so a process makes one run at a
 //! time. [`interrupt::stop`] ends it early: it then removes what it created (servers, mounts,
@@ -22,7 +21,9 @@ mod cache;
 pub mod cached;
 mod host;
 pub mod interrupt;
+mod kernel_mount;
 mod measure;
+pub mod mount;
 mod observer;
 mod peers;
 mod process;

@@ -8,11 +8,11 @@ use crate::process::{self, PathBytes};
 use crate::scratch::call;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
-use weir_client::{MountOptions, Version};
+use weir_client::MountOptions;
 use weir_tools::copy::{Copier, Options};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::Location;
@@ -175,44 +175,5 @@ impl Tool {
         call(&mut command)?;
         let cpu_s = children_seconds() - before;
         Ok(Some(Taken { seconds: begun.elapsed().as_secs_f64(), cpu_s }))
-    }
-}
-
-/// A mount by the kernel, ended when dropped.
-pub(super) struct KernelMount {
-    pub(super) path: PathBuf,
-}
-
-impl KernelMount {
-    /// Whether this machine's kernel can mount NFS, and this user may.
-    pub(super) fn is_possible() -> bool {
-        let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
-        rustix::process::geteuid().is_root()
-            && known.lines().any(|line| line.trim() == "nodev\tnfs")
-    }
-
-    /// Mounts `export` of the server on a port of this machine at `path`.
-    pub(super) fn make(
-        path: PathBuf,
-        export: &str,
-        version: Version,
-        (port, mount_port): (u16, Option<u16>),
-    ) -> Result<Self> {
-        let mut options = format!("vers={version},proto=tcp,port={port},nolock,soft");
-        if let Some(port) = mount_port {
-            options.push_str(&format!(",mountport={port},mountproto=tcp"));
-        }
-        let mut mount = Command::new("mount");
-        call(
-            mount.args(["-t", "nfs", "-o", &options]).arg(format!("127.0.0.1:{export}")).arg(&path),
-        )?;
-        Ok(Self { path })
-    }
-}
-
-impl Drop for KernelMount {
-    fn drop(&mut self) {
-        // With its cache: the next work begins without one.
-        let _ = call(Command::new("umount").arg(&self.path));
     }
 }

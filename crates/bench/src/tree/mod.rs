@@ -13,13 +13,14 @@ mod relay;
 pub use client::Work;
 
 use crate::interrupt;
+use crate::kernel_mount::KernelMount;
 use crate::measure::median;
 use crate::observer::Observer;
 use crate::peers::{Host, Peer, Wanted};
 use crate::report::{self, Target, table};
 use crate::scratch::Scratch;
 use crate::targets::target;
-use client::{KernelMount, Taken, Tool};
+use client::{Taken, Tool};
 use relay::Relay;
 use serde::Serialize;
 use std::fs;

@@ -1,6 +1,6 @@
 //! `weir bench readplus`: measures the benefit of READ_PLUS, as a table and as a page.
 
-use super::{Teller, with_interrupts};
+use super::running::{Teller, with_interrupts};
 use crate::arguments::one_of;
 use crate::ended::Ended;
 use crate::output::{print, print_json};

@@ -1,6 +1,6 @@
 //! `weir bench serve`: one load on several servers, for comparison.
 
-use super::{Teller, with_interrupts};
+use super::running::{Teller, with_interrupts};
 use crate::arguments::one_of;
 use crate::ended::Ended;
 use crate::output::{print, print_json};

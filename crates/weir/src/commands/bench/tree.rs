@@ -1,6 +1,6 @@
 //! `weir bench tree`: a tree of small files, copied, continued and removed.
 
-use super::{Teller, with_interrupts};
+use super::running::{Teller, with_interrupts};
 use crate::ended::Ended;
 use crate::output::{print, print_json};
 use std::path::PathBuf;

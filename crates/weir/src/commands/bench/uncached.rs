@@ -1,6 +1,6 @@
 //! `weir bench uncached`: streams of several times the budget, through the cache and past it.
 
-use super::Teller;
+use super::running::Teller;
 use crate::arguments::one_of;
 use crate::ended::Ended;
 use crate::output::{print, print_json};
