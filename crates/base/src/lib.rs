@@ -1,9 +1,10 @@
 //! Shared by all Weir crates: page arithmetic, a clock that tests can advance, a hash with stable
-//! values, and the synchronisation shim that lets loom and shuttle replace the primitives.
+//! values, counters, and the synchronisation shim that lets loom and shuttle replace the primitives.
 
 #![forbid(unsafe_code)]
 
 pub mod clock;
+pub mod counters;
 mod hash;
 pub mod page;
 pub mod sync;

@@ -375,7 +375,8 @@ impl Server {
                 refusals: [addresses.refusals(), state.refusals()].concat(),
             }
         };
-        Report::new(metrics.clone(), exports.clone(), Arc::new(limits))
+        let connections = self.transport.open_connections().clone();
+        Report::new(metrics.clone(), exports.clone(), Arc::new(limits), connections)
     }
 
     /// What each address holds of the transport's limits.

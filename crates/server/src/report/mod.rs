@@ -2,6 +2,8 @@
 //!
 //! - `text`: OpenMetrics, and a summary for people. `snapshot`: values. `endpoint`: `GET /metrics`.
 
+pub use crate::transport::ConnectionCounts;
+
 mod endpoint;
 mod snapshot;
 mod text;

@@ -2,6 +2,7 @@
 
 use super::Report;
 use crate::metrics::{BOUNDS_US, Row};
+use crate::transport::ConnectionCounts;
 use std::path::PathBuf;
 use weir_pagecache::CachedFs;
 
@@ -38,6 +39,8 @@ pub struct ExportCounts {
     pub reads: u64,
     /// Bytes that they returned.
     pub read_bytes: u64,
+    /// Bytes of holes that READ_PLUSes described instead of sending zeros.
+    pub hole_bytes: u64,
     /// WRITEs.
     pub writes: u64,
     /// Bytes that they carried.
@@ -92,6 +95,7 @@ impl Report {
                 source: served.export.source.clone(),
                 reads: sums.reads,
                 read_bytes: sums.read_bytes,
+                hole_bytes: sums.hole_bytes,
                 writes: sums.writes,
                 written_bytes: sums.written_bytes,
             }
@@ -103,6 +107,11 @@ impl Report {
     pub fn file_systems(&self) -> Vec<(PathBuf, CachedFs)> {
         let table = self.exports.table();
         table.all().map(|served| (served.export.source.clone(), served.fs().clone())).collect()
+    }
+
+    /// The open connections that have carried the most bytes, at most `most` of them.
+    pub fn connections(&self, most: usize) -> Vec<ConnectionCounts> {
+        self.connections.busiest(most)
     }
 
     /// The limits that peers share.

@@ -3,6 +3,7 @@
 use crate::admission::{LimitUse, Refusals};
 use crate::export::Exports;
 use crate::metrics::{BOUNDS_US, ExportSums, Metrics, Row, Sums};
+use crate::transport::OpenConnections;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -20,6 +21,7 @@ pub struct Report {
     pub(super) metrics: Arc<Metrics>,
     pub(super) exports: Arc<Exports>,
     pub(super) limits: LimitUses,
+    pub(super) connections: Arc<OpenConnections>,
 }
 
 /// Returns the state of the limits that peers share.
@@ -37,8 +39,13 @@ pub(crate) struct LimitsReport {
 const MOST_REFUSALS: usize = 64;
 
 impl Report {
-    pub(crate) fn new(metrics: Arc<Metrics>, exports: Arc<Exports>, limits: LimitUses) -> Self {
-        Self { metrics, exports, limits }
+    pub(crate) fn new(
+        metrics: Arc<Metrics>,
+        exports: Arc<Exports>,
+        limits: LimitUses,
+        connections: Arc<OpenConnections>,
+    ) -> Self {
+        Self { metrics, exports, limits, connections }
     }
 
     /// The counters in the OpenMetrics text format, which Prometheus reads.
@@ -148,9 +155,10 @@ impl Report {
         let table = self.exports.table();
         let sums: Vec<_> = table.all().map(|e| (&*e.export.path, e.counts.sums())).collect();
         type Part = fn(&ExportSums) -> u64;
-        let parts: [(_, _, _, Part); 4] = [
+        let parts: [(_, _, _, Part); 5] = [
             ("export_reads", "READs and READ_PLUSes", None, |sums| sums.reads),
             ("export_read", "Data that was read", Some(Unit::Bytes), |sums| sums.read_bytes),
+            ("export_hole", "Holes that READ_PLUS described", Some(Unit::Bytes), |s| s.hole_bytes),
             ("export_writes", "WRITEs", None, |sums| sums.writes),
             ("export_written", "Data that was written", Some(Unit::Bytes), |s| s.written_bytes),
         ];

@@ -13,6 +13,7 @@ use super::call::{CallFuture, RecordAction, begin};
 use super::drain::{Drain, DrainProgress, expected_rate};
 use super::polling::Polling;
 use super::socket::Socket;
+use super::traffic::Traffic;
 use super::{SMALL_BYTES, Transport};
 use crate::admission::{AddressShares, Taken, unacknowledged_bytes};
 use crate::peer::{Outgoing, Peer};
@@ -60,6 +61,7 @@ pub(super) struct Connection {
     socket: Socket,
     peer: Arc<Peer>,
     shares: Arc<AddressShares>,
+    traffic: Traffic,
     input: BytesMut,
     records: RecordReader,
     /// The share of the call budget that the arriving large record holds.
@@ -97,6 +99,7 @@ impl Connection {
         stream: TcpStream,
         peer: Arc<Peer>,
         shares: Arc<AddressShares>,
+        traffic: Traffic,
     ) -> Self {
         let records = RecordReader::new(transport.limits.record_bytes);
         // A child token, so that connections do not contend for one token's lock.
@@ -108,6 +111,7 @@ impl Connection {
             socket: Socket::Registered(stream),
             peer,
             shares,
+            traffic,
             input: BytesMut::new(),
             records,
             memory: None,
@@ -175,6 +179,7 @@ impl Connection {
             Some(Ok(0)) => Err(End::Closed),
             Some(Ok(n)) => {
                 self.input.extend_from_slice(&call[..n]);
+                self.traffic.received(n);
                 self.arrived = Instant::now();
                 if self.polling.is_steady() {
                     self.socket.free()?;
@@ -192,6 +197,7 @@ impl Connection {
         while self.may_serve() {
             let Some(record) = self.records.next_record(&mut self.input)? else { return Ok(true) };
             self.reading_since = None;
+            self.traffic.called();
             let mut memory = self.memory.take();
             if let Some(memory) = &mut memory {
                 memory.shrink(record.len());
@@ -264,6 +270,7 @@ impl Connection {
     fn advance(&mut self, n: usize) {
         self.sent += n;
         self.written += n as u64;
+        self.traffic.sent(n);
         while let Some(front) = self.output.front() {
             let len = front.message.len();
             if self.sent < len {
@@ -359,7 +366,8 @@ impl Connection {
         self.input.reserve(wanted.saturating_sub(self.input.len()).max(1));
         match self.socket.try_read_buf(&mut self.input) {
             Ok(0) => Err(End::Closed),
-            Ok(_) => {
+            Ok(n) => {
+                self.traffic.received(n);
                 self.polling.arrived();
                 self.arrived = Instant::now();
                 Ok(())

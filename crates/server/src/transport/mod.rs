@@ -24,6 +24,7 @@ mod polling;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 use crate::admission::{AddressShares, Addresses, Admission, Origin, SharedLimits, Taken};
 use crate::peer::{From, Peer};
@@ -42,6 +43,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
+pub use traffic::ConnectionCounts;
+pub(crate) use traffic::OpenConnections;
 
 /// Largest read without a share of the call budget, in bytes.
 const SMALL_BYTES: usize = 16 << 10;
@@ -103,6 +106,7 @@ pub(crate) struct Transport {
     programs: Programs,
     admission: Arc<Admission>,
     addresses: Arc<Addresses>,
+    open: Arc<OpenConnections>,
     next_id: AtomicU64,
     stop: CancellationToken,
 }
@@ -124,12 +128,18 @@ impl Transport {
         };
         let addresses = Arc::new(Addresses::new(shared));
         let next_id = AtomicU64::new(1);
-        Self { limits, programs, admission, addresses, next_id, stop }
+        let open = Arc::default();
+        Self { limits, programs, admission, addresses, open, next_id, stop }
     }
 
     /// What each address holds.
     pub(crate) fn addresses(&self) -> &Arc<Addresses> {
         &self.addresses
+    }
+
+    /// The open connections.
+    pub(crate) fn open_connections(&self) -> &Arc<OpenConnections> {
+        &self.open
     }
 
     /// Accepts connections until told to stop, then waits for the calls being executed.
@@ -216,7 +226,8 @@ impl Transport {
             let from = From { addr, local, origin, address: shares.clone() };
             let peer = Arc::new(Peer::new(id, from, bytes, admission));
             let transport = self.clone();
-            let end = Connection::new(self, stream, peer.clone(), shares).run().await;
+            let traffic = transport.open.enter(id, addr);
+            let end = Connection::new(self, stream, peer.clone(), shares, traffic).run().await;
             peer.close();
             transport.programs.disconnected(&peer);
             drop((peer, taken));

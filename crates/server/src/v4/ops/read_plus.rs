@@ -44,7 +44,20 @@ pub(crate) async fn read_plus(cx: &mut Context, args: read_plus_op::Args) -> rea
         .map_err(of_vfs)?;
     let hole_end = own_lock_end.unwrap_or(u64::MAX);
     let request = SegmentRequest { offset: args.offset, count, bytes_left, hole_end };
-    Ok(choose_segments(segments, request))
+    let plus = choose_segments(segments, request);
+    target.export.counts.hole(described_bytes(&plus, args.offset.saturating_add(count as u64)));
+    Ok(plus)
+}
+
+/// Bytes of holes that a reply describes instead of sending zeros, up to the end of the request.
+fn described_bytes(plus: &ReadPlus, request_end: u64) -> u64 {
+    let bytes = plus.segments.0.iter().map(|segment| match segment {
+        PlusSegment::Data(_) => 0,
+        PlusSegment::Hole(HoleSegment { offset, length }) => {
+            offset.saturating_add(*length).min(request_end).saturating_sub(*offset)
+        }
+    });
+    bytes.sum()
 }
 
 /// The request, and the limits of its reply.

@@ -125,6 +125,8 @@ async fn read_plus_returns_a_whole_hole_from_the_requested_offset() {
     assert!(!plus.eof);
     let [Segment::Hole(hole)] = &plus.segments.0[..] else { panic!("{plus:?}") };
     assert_eq!((hole.offset, hole.length), (5000, 4 * PAGE as u64 - 5000));
+    let described = f.server.report().exports()[0].hole_bytes;
+    assert_eq!(described, 100, "the zeros that were asked for, and not sent");
 }
 
 #[tokio::test]

@@ -2,28 +2,17 @@
 //!
 //! 1. The rows and labels come from the protocols' operation tables, so an operation added there is
 //!    counted.
-//! 2. Counting takes no lock. Each of the first `SHARDS` threads counts in a shard of its own, so
-//!    that threads do not contend for cache lines. Only failures, which are counted by status, use
-//!    shared lines.
+//! 2. Counting takes no lock ([`weir_base::counters`]). Only failures, which are counted by status,
+//!    use lines that threads share.
 
-mod exports;
-mod shard;
-
-pub(crate) use exports::{ExportCounts, ExportSums};
-
-use shard::{SHARDS, shard};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use weir_base::counters::OperationCounters;
+pub(crate) use weir_base::counters::{
+    BOUNDS_US, DataCounters as ExportCounts, DataSums as ExportSums, OperationSums as Sums,
+};
 use weir_nfs::v4::OpCode;
 use weir_nfs::{nfsacl, v3, v4};
-
-/// Upper bounds of the latency histogram, in microseconds. One more bucket counts slower
-/// operations.
-pub(crate) const BOUNDS_US: [u64; 15] = [
-    10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000,
-    1_000_000,
-];
-const BUCKETS: usize = BOUNDS_US.len() + 1;
 
 /// Rows: the operations of NFSv4 by number (the last for illegal ones), the procedures of NFSv3,
 /// and those of NFSACL.
@@ -122,41 +111,16 @@ pub(crate) struct Executed {
     pub(crate) sent: usize,
 }
 
-#[derive(Debug, Default)]
-struct Counts {
-    nanos: AtomicU64,
-    received: AtomicU64,
-    sent: AtomicU64,
-    /// Number of operations by latency bucket.
-    took: [AtomicU64; BUCKETS],
-}
-
 /// Counters of all operations.
 pub(crate) struct Metrics {
-    shards: Vec<Vec<Counts>>,
+    executed: OperationCounters,
     failed: Vec<AtomicU64>,
-}
-
-/// The totals of a row.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sums {
-    pub(crate) nanos: u64,
-    pub(crate) received: u64,
-    pub(crate) sent: u64,
-    pub(crate) took: [u64; BUCKETS],
-}
-
-impl Sums {
-    pub(crate) fn count(&self) -> u64 {
-        self.took.iter().sum()
-    }
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let rows = || (0..ROWS).map(|_| Counts::default()).collect();
         Self {
-            shards: (0..SHARDS).map(|_| rows()).collect(),
+            executed: OperationCounters::new(ROWS),
             failed: (0..ROWS * STATUSES).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -166,13 +130,7 @@ impl Metrics {
     /// Counts an operation.
     pub(crate) fn count(&self, executed: &Executed) {
         let row = executed.row.index();
-        let counts = &self.shards[shard()][row];
-        let took_us = executed.took.as_micros() as u64;
-        let bucket = BOUNDS_US.partition_point(|&bound| bound < took_us);
-        counts.took[bucket].fetch_add(1, Relaxed);
-        counts.nanos.fetch_add(executed.took.as_nanos() as u64, Relaxed);
-        counts.received.fetch_add(executed.received as u64, Relaxed);
-        counts.sent.fetch_add(executed.sent as u64, Relaxed);
+        self.executed.count(row, executed.took, executed.received, executed.sent);
         let status = match executed.outcome {
             Outcome::Done => None,
             Outcome::V3(error) => v3::Error::ALL.iter().position(|&e| e == error),
@@ -184,17 +142,7 @@ impl Metrics {
     }
 
     pub(crate) fn sums(&self, row: Row) -> Sums {
-        let mut sums = Sums::default();
-        for shard in &self.shards {
-            let counts = &shard[row.index()];
-            sums.nanos += counts.nanos.load(Relaxed);
-            sums.received += counts.received.load(Relaxed);
-            sums.sent += counts.sent.load(Relaxed);
-            for (sum, took) in sums.took.iter_mut().zip(&counts.took) {
-                *sum += took.load(Relaxed);
-            }
-        }
-        sums
+        self.executed.sums(row.index())
     }
 
     /// The statuses of a row's failures, with their counts.
@@ -217,19 +165,17 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_all_threads_are_summed() {
+    fn operations_are_counted_by_row_and_failures_by_status() {
         let metrics = Metrics::default();
         let row = Row::V4(Some(OpCode::Read));
-        std::thread::scope(|scope| {
-            for _ in 0..SHARDS + 4 {
-                scope.spawn(|| metrics.count(&executed(row, Outcome::Done, 10)));
-            }
-        });
+        for _ in 0..20 {
+            metrics.count(&executed(row, Outcome::Done, 10));
+        }
         metrics.count(&executed(row, Outcome::V4(v4::Error::Stale), 2_000_000));
         metrics.count(&executed(Row::V3(v3::Procedure::Read), Outcome::V3(v3::Error::Stale), 11));
         let sums = metrics.sums(row);
         assert_eq!((sums.count(), sums.received), (21, 840));
-        assert_eq!((sums.took[0], sums.took[BUCKETS - 1]), (20, 1), "bounds are inclusive");
+        assert_eq!((sums.took[0], sums.took[BOUNDS_US.len()]), (20, 1), "bounds are inclusive");
         assert_eq!(metrics.failures(row).collect::<Vec<_>>(), [("NFS4ERR_STALE", 1)]);
         let v3 = Row::V3(v3::Procedure::Read);
         assert_eq!(metrics.failures(v3).collect::<Vec<_>>(), [("NFS3ERR_STALE", 1)]);
