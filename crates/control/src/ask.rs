@@ -53,8 +53,16 @@ pub fn processes(dir: &Path) -> Result<Vec<Asked>, DirectoryError> {
 /// # Errors
 /// The process cannot be reached.
 pub fn ask(process: &Asked, request: &Request) -> io::Result<Replies> {
+    ask_within(PATIENCE, process, request)
+}
+
+/// The same, where each reply has to come within `patience`.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_within(patience: Duration, process: &Asked, request: &Request) -> io::Result<Replies> {
     let mut stream = UnixStream::connect(&process.socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
     stream.write_all(&line(request)?)?;
     Ok(Replies { from: Some(BufReader::new(stream)) })
 }

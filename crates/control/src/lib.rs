@@ -1,4 +1,4 @@
-//! The control socket of a running `weir` process: `weir status`, `warm` and `evict` ask it.
+//! The control socket of a running `weir` process: `weir status`, `top`, `warm` and `evict` ask it.
 //!
 //! Each process listens at `PID.sock` in a directory that only its user can enter. A connection carries
 //! one request and its replies, each a line of JSON.
@@ -28,10 +28,10 @@ mod process;
 mod protocol;
 mod tree;
 
-pub use ask::{Asked, Replies, ask, processes};
+pub use ask::{Asked, Replies, ask, ask_within, processes};
 pub use directory::{DirectoryError, socket_dir};
 pub use listen::Listener;
 pub use process::Process;
 pub use protocol::{
-    Action, CacheStatus, Export, FileStatus, Limit, Operation, Reply, Request, Status,
+    Action, CacheStatus, Connection, Export, FileStatus, Limit, Operation, Reply, Request, Status,
 };

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use weir_pagecache::Cache;
 
 /// What a process is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +86,9 @@ pub struct Status {
     pub cache: CacheStatus,
     /// The directories that it serves.
     pub exports: Vec<Export>,
+    /// The connections of its clients that have carried the most bytes.
+    #[serde(default)]
+    pub connections: Vec<Connection>,
     /// The operations that it has executed.
     pub operations: Vec<Operation>,
     /// The upper bounds of [`Operation::by_duration`], in microseconds.
@@ -106,6 +110,19 @@ pub struct CacheStatus {
     pub counters: BTreeMap<String, u64>,
 }
 
+impl CacheStatus {
+    /// The counters of a cache.
+    pub fn of(cache: &Cache) -> Self {
+        let counters = cache.stats();
+        Self {
+            budget_bytes: cache.budget_bytes(),
+            used_bytes: cache.used_bytes(),
+            dirty_bytes: cache.dirty_bytes(),
+            counters: counters.iter().map(|(name, value)| (name.into(), value)).collect(),
+        }
+    }
+}
+
 /// A directory that is served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Export {
@@ -117,6 +134,9 @@ pub struct Export {
     pub reads: u64,
     /// Bytes that they returned.
     pub read_bytes: u64,
+    /// Bytes of holes that they described instead of sending zeros (READ_PLUS).
+    #[serde(default)]
+    pub hole_bytes: u64,
     /// Writes by clients.
     pub writes: u64,
     /// Bytes that they carried.
@@ -136,8 +156,29 @@ pub struct Operation {
     pub failed: u64,
     /// How long all executions took together.
     pub nanos: u64,
+    /// Bytes of all arguments.
+    #[serde(default)]
+    pub received_bytes: u64,
+    /// Bytes of all results.
+    #[serde(default)]
+    pub sent_bytes: u64,
     /// Executions by duration; the last element counts those slower than the last bound.
     pub by_duration: Vec<u64>,
+}
+
+/// A connection of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connection {
+    /// A number that no other connection of the process has.
+    pub id: u64,
+    /// The client's address and port.
+    pub address: String,
+    /// Calls of the client.
+    pub calls: u64,
+    /// Bytes that it sent.
+    pub received_bytes: u64,
+    /// Bytes that it was sent.
+    pub sent_bytes: u64,
 }
 
 /// A limit that clients share.

@@ -26,4 +26,5 @@ mod wire;
 
 pub use mounted::{Keeper, Observer, Settings};
 pub use mountpoint::{MountError, MountOptions, Mountpoint};
+pub use session::counters::{Counters, RequestCounts};
 pub use session::{Moved, Session};

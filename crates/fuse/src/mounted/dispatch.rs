@@ -3,6 +3,7 @@
 use crate::mounted::file_system::{Answer, Answered, Mounted};
 use crate::mounted::files;
 use crate::session::buffers::Payload;
+use crate::session::counters::Begun;
 use crate::session::pending::Reply;
 use crate::wire::abi::ForgetOne;
 use crate::wire::reply::Errno;
@@ -11,20 +12,32 @@ use std::io::IoSlice;
 
 impl Mounted {
     /// Carries out a request, and answers it.
-    pub(crate) async fn serve(&self, request: Request, data: Option<Payload>, reply: Reply) {
+    pub(crate) async fn serve(
+        &self,
+        request: Request,
+        data: Option<Payload>,
+        reply: Reply,
+        begun: Begun,
+    ) {
         if !request.op.has_reply() {
             return;
         }
         match self.carry_out(request, data, &reply).await {
-            Err(errno) => reply.fail(errno),
+            Err(errno) => {
+                reply.fail(errno);
+                self.counters.failed(&begun);
+            }
             Ok(answer) => {
-                let sent = match &answer.data {
+                let (sent, bytes) = match &answer.data {
                     Some((segments, offset, len)) => {
-                        reply.send(&files::slices(segments, *offset, *len))
+                        let slices = files::slices(segments, *offset, *len);
+                        let bytes = slices.iter().map(|slice| slice.len()).sum();
+                        (reply.send(&slices), bytes)
                     }
-                    None if answer.bytes.is_empty() => reply.send(&[]),
-                    None => reply.send(&[IoSlice::new(&answer.bytes)]),
+                    None if answer.bytes.is_empty() => (reply.send(&[]), 0),
+                    None => (reply.send(&[IoSlice::new(&answer.bytes)]), answer.bytes.len()),
                 };
+                self.counters.done(&begun, bytes);
                 if sent.is_err() {
                     self.take_back(answer).await;
                 }

@@ -4,6 +4,7 @@ use crate::mounted::callers::Callers;
 use crate::mounted::handles::{Directory, OpenFile};
 use crate::mounted::nodes::Nodes;
 use crate::mounted::stand_ins::StandIns;
+use crate::session::counters::Counters;
 use crate::session::device::Device;
 use crate::wire::abi::{self, ForgetOne};
 use crate::wire::reply::{Entry, Errno, attr_out, entry_out};
@@ -11,7 +12,6 @@ use crate::wire::request::Requester;
 use sharded_slab::Slab;
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use weir_pagecache::{CachedFs, Segments};
 use weir_vfs::{Attr, Caller, FileId};
@@ -68,16 +68,9 @@ pub(crate) struct Mounted {
     callers: Callers,
     pub(super) files: Slab<Arc<OpenFile>>,
     pub(super) directories: Slab<Arc<Directory>>,
-    pub(super) moved: Moved,
+    pub(crate) counters: Counters,
     pub(super) stand_ins: StandIns,
     pub(super) observer: Option<Arc<dyn Observer>>,
-}
-
-/// Bytes that programs read and wrote.
-#[derive(Debug, Default)]
-pub(crate) struct Moved {
-    pub(crate) read: AtomicU64,
-    pub(crate) written: AtomicU64,
 }
 
 /// Is told what programs do.
@@ -140,16 +133,10 @@ impl Mounted {
             callers: Callers::default(),
             files: Slab::new(),
             directories: Slab::new(),
-            moved: Moved::default(),
+            counters: Counters::default(),
             stand_ins: StandIns::default(),
             observer,
         }
-    }
-
-    /// Bytes that programs have read and written so far.
-    pub(crate) fn moved(&self) -> (u64, u64) {
-        let Moved { read, written } = &self.moved;
-        (read.load(Ordering::Relaxed), written.load(Ordering::Relaxed))
     }
 
     /// The kernel gives uses of nodes back.

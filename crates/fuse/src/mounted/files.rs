@@ -13,7 +13,6 @@ use crate::wire::reply::{Entry, Errno, entry_out, open_out};
 use crate::wire::request::Requester;
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use weir_pagecache::{File, Segment, Segments};
 use weir_vfs::{Access, Attr, Capabilities, CreateMode, Error, IoFlags, LockRange, SegmentKind};
 use zerocopy::IntoBytes;
@@ -180,23 +179,27 @@ impl Mounted {
         }
     }
 
-    /// Answers a READ of resident pages. Returns false if it has to wait, or fails.
-    pub(crate) fn read_resident(&self, device: &Device, unique: u64, args: &ReadIn) -> bool {
-        let Some(open) = self.files.get(args.fh as usize) else { return false };
+    /// Answers a READ of resident pages, and returns how many bytes it sent. `None` if it has to wait,
+    /// or fails.
+    pub(crate) fn read_resident(
+        &self,
+        device: &Device,
+        unique: u64,
+        args: &ReadIn,
+    ) -> Option<usize> {
+        let open = self.files.get(args.fh as usize)?;
         if open.uncached {
-            return false;
+            return None;
         }
         let len = args.size as usize;
-        let Some(segments) = open.file.read_segments_resident(args.offset, len) else {
-            return false;
-        };
+        let segments = open.file.read_segments_resident(args.offset, len)?;
         let slices = slices(&segments, args.offset, len);
         let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
-        self.moved.read.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.counters.moved().read(bytes);
         if let Err(error) = device.send(unique, 0, &slices) {
             tracing::debug!("the kernel does not take the reply to READ {unique}: {error}");
         }
-        true
+        Some(bytes)
     }
 
     pub(super) async fn read(&self, args: &ReadIn) -> Answered {
@@ -216,7 +219,7 @@ impl Mounted {
             found.eof = more.eof;
         }
         let bytes = found.end(at).min(end) - at;
-        self.moved.read.fetch_add(bytes, Ordering::Relaxed);
+        self.counters.moved().read(bytes as usize);
         Ok(Answer { data: Some((found, at, len)), ..Answer::default() })
     }
 
@@ -237,7 +240,7 @@ impl Mounted {
             self.kill_set_ids(self.nodes.file(node)?).await?;
         }
         let size = open.file.write_at_async(data, args.offset, flags).await? as u32;
-        self.moved.written.fetch_add(size.into(), Ordering::Relaxed);
+        self.counters.moved().written(size as usize);
         Ok(Answer::of(&abi::WriteOut { size, padding: 0 }))
     }
 

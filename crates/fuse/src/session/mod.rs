@@ -14,6 +14,7 @@
 //!    data.
 
 pub(crate) mod buffers;
+pub(crate) mod counters;
 pub(crate) mod device;
 pub(crate) mod pending;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod tests;
 
 use crate::mounted::{Mounted, Observer, Settings};
 use crate::session::buffers::{Buffer, Buffers, Payload};
+use crate::session::counters::{Begun, Counters};
 use crate::session::device::Device;
 use crate::session::pending::Table;
 use crate::wire::abi::{self, InitFlags};
@@ -33,6 +35,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tracing::{debug, error};
@@ -113,8 +116,13 @@ impl Session {
             // The thread has reported its panic.
             let _ = thread.join();
         }
-        let (read_bytes, written_bytes) = self.mounted.moved();
-        Moved { read_bytes, written_bytes }
+        let data = self.mounted.counters.data();
+        Moved { read_bytes: data.read_bytes, written_bytes: data.written_bytes }
+    }
+
+    /// Counts what the kernel asks for.
+    pub fn counters(&self) -> Counters {
+        self.mounted.counters.clone()
     }
 }
 
@@ -220,6 +228,7 @@ impl Receiver {
     }
 
     fn handle(&self, buffer: &mut Buffer, len: usize) {
+        let at = Instant::now();
         let request = match Request::decode(&buffer.bytes()[..len]) {
             Ok(request) => request,
             Err(malformed) => {
@@ -230,16 +239,24 @@ impl Receiver {
                 return;
             }
         };
-        match request.op {
-            Op::Forget(nodes) => self.mounted.forget(&nodes),
+        let begun = Begun { opcode: request.opcode, received: len, at };
+        match &request.op {
+            Op::Forget(nodes) => self.mounted.forget(nodes),
             Op::Destroy => {}
-            Op::Interrupt { unique } => self.interrupt(request.unique, unique),
-            Op::Read(args) if self.mounted.read_resident(&self.device, request.unique, &args) => {}
-            _ => self.begin(request, buffer),
+            Op::Interrupt { unique } => self.interrupt(request.unique, *unique),
+            Op::Read(args) => {
+                match self.mounted.read_resident(&self.device, request.unique, args) {
+                    Some(sent) => self.mounted.counters.done(&begun, sent),
+                    None => self.begin(request, buffer, begun),
+                }
+                return;
+            }
+            _ => return self.begin(request, buffer, begun),
         }
+        self.mounted.counters.done(&begun, 0);
     }
 
-    fn begin(&self, request: Request, buffer: &mut Buffer) {
+    fn begin(&self, request: Request, buffer: &mut Buffer, begun: Begun) {
         let waits_for_lock = matches!(request.op, Op::Setlk { wait: true, .. });
         let reply = self.table.enter(&self.device, request.unique, request.from, waits_for_lock);
         let data = match &request.op {
@@ -254,7 +271,7 @@ impl Receiver {
             return;
         };
         self.drive(async move {
-            mounted.serve(request, data, reply).await;
+            mounted.serve(request, data, reply, begun).await;
             drop(permit);
         });
     }

@@ -264,3 +264,31 @@ fn what_a_kernel_would_not_send_is_refused() {
     assert_eq!(kernel.fs.root(), kernel.fs.root());
     assert_eq!(kernel.write(node, fh, 0, b"x"), 1);
 }
+
+#[test]
+fn requests_and_their_data_are_counted() {
+    let mut kernel = Kernel::start();
+    let counters = kernel.session.as_ref().unwrap().counters();
+    let (node, fh) = kernel.create(b"f");
+    let bytes = [7; 5000];
+    assert_eq!(kernel.write(node, fh, 0, &bytes), 5000);
+    assert_eq!(kernel.read(node, fh, 0, 8192), bytes);
+    assert_eq!(kernel.read(node, fh, 4096, 4096), bytes[4096..]);
+    let read = abi::ReadIn { fh: 77, size: 4096, ..Default::default() };
+    assert_eq!(kernel.call(opcode::READ, node, &[read.as_bytes()]).0, -libc::EBADF);
+    let data = counters.data();
+    assert_eq!((data.writes, data.written_bytes), (1, 5000));
+    assert_eq!((data.reads, data.read_bytes), (2, 5904));
+    // A request is counted after its reply was sent.
+    let of = |name| counters.requests().into_iter().find(|one| one.name == name);
+    let all = (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        of("read").is_some_and(|read| read.count == 3) && of("write").is_some()
+    });
+    assert!(all, "{:?}", counters.requests());
+    let (read, write) = (of("read").unwrap(), of("write").unwrap());
+    assert_eq!((read.failed, read.sent_bytes), (1, 5904));
+    assert!(write.received_bytes > 5000 && write.nanos > 0, "{write:?}");
+    assert_eq!(read.by_duration.iter().sum::<u64>(), 3);
+    assert_eq!(read.by_duration.len(), super::counters::Counters::bounds_us().len() + 1);
+}

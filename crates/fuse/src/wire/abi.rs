@@ -102,51 +102,67 @@ structures! {
 
 /// Kinds of requests.
 pub(crate) mod opcode {
-    #![allow(missing_docs, reason = "the names are those of linux/fuse.h")]
-    pub(crate) const LOOKUP: u32 = 1;
-    pub(crate) const FORGET: u32 = 2;
-    pub(crate) const GETATTR: u32 = 3;
-    pub(crate) const SETATTR: u32 = 4;
-    pub(crate) const READLINK: u32 = 5;
-    pub(crate) const SYMLINK: u32 = 6;
-    pub(crate) const MKNOD: u32 = 8;
-    pub(crate) const MKDIR: u32 = 9;
-    pub(crate) const UNLINK: u32 = 10;
-    pub(crate) const RMDIR: u32 = 11;
-    pub(crate) const RENAME: u32 = 12;
-    pub(crate) const LINK: u32 = 13;
-    pub(crate) const OPEN: u32 = 14;
-    pub(crate) const READ: u32 = 15;
-    pub(crate) const WRITE: u32 = 16;
-    pub(crate) const STATFS: u32 = 17;
-    pub(crate) const RELEASE: u32 = 18;
-    pub(crate) const FSYNC: u32 = 20;
-    pub(crate) const SETXATTR: u32 = 21;
-    pub(crate) const GETXATTR: u32 = 22;
-    pub(crate) const LISTXATTR: u32 = 23;
-    pub(crate) const REMOVEXATTR: u32 = 24;
-    pub(crate) const FLUSH: u32 = 25;
-    pub(crate) const INIT: u32 = 26;
-    pub(crate) const OPENDIR: u32 = 27;
-    pub(crate) const READDIR: u32 = 28;
-    pub(crate) const RELEASEDIR: u32 = 29;
-    pub(crate) const FSYNCDIR: u32 = 30;
-    pub(crate) const GETLK: u32 = 31;
-    pub(crate) const SETLK: u32 = 32;
-    pub(crate) const SETLKW: u32 = 33;
-    pub(crate) const ACCESS: u32 = 34;
-    pub(crate) const CREATE: u32 = 35;
-    pub(crate) const INTERRUPT: u32 = 36;
-    pub(crate) const DESTROY: u32 = 38;
-    pub(crate) const BATCH_FORGET: u32 = 42;
-    pub(crate) const FALLOCATE: u32 = 43;
-    pub(crate) const READDIRPLUS: u32 = 44;
-    pub(crate) const RENAME2: u32 = 45;
-    pub(crate) const LSEEK: u32 = 46;
-    pub(crate) const COPY_FILE_RANGE: u32 = 47;
-    pub(crate) const SYNCFS: u32 = 50;
-    pub(crate) const TMPFILE: u32 = 51;
-    pub(crate) const COPY_FILE_RANGE_64: u32 = 53;
+    macro_rules! opcodes {
+        ($($upper:ident $lower:ident = $number:literal,)*) => {
+            $(pub(crate) const $upper: u32 = $number;)*
+
+            /// The name of a kind in small letters; `None` for a kind that this server does not know.
+            pub(crate) fn name(opcode: u32) -> Option<&'static str> {
+                match opcode {
+                    $($number => Some(stringify!($lower)),)*
+                    _ => None,
+                }
+            }
+        };
+    }
+
+    // As in linux/fuse.h.
+    opcodes! {
+        LOOKUP lookup = 1,
+        FORGET forget = 2,
+        GETATTR getattr = 3,
+        SETATTR setattr = 4,
+        READLINK readlink = 5,
+        SYMLINK symlink = 6,
+        MKNOD mknod = 8,
+        MKDIR mkdir = 9,
+        UNLINK unlink = 10,
+        RMDIR rmdir = 11,
+        RENAME rename = 12,
+        LINK link = 13,
+        OPEN open = 14,
+        READ read = 15,
+        WRITE write = 16,
+        STATFS statfs = 17,
+        RELEASE release = 18,
+        FSYNC fsync = 20,
+        SETXATTR setxattr = 21,
+        GETXATTR getxattr = 22,
+        LISTXATTR listxattr = 23,
+        REMOVEXATTR removexattr = 24,
+        FLUSH flush = 25,
+        INIT init = 26,
+        OPENDIR opendir = 27,
+        READDIR readdir = 28,
+        RELEASEDIR releasedir = 29,
+        FSYNCDIR fsyncdir = 30,
+        GETLK getlk = 31,
+        SETLK setlk = 32,
+        SETLKW setlkw = 33,
+        ACCESS access = 34,
+        CREATE create = 35,
+        INTERRUPT interrupt = 36,
+        DESTROY destroy = 38,
+        BATCH_FORGET batch_forget = 42,
+        FALLOCATE fallocate = 43,
+        READDIRPLUS readdirplus = 44,
+        RENAME2 rename2 = 45,
+        LSEEK lseek = 46,
+        COPY_FILE_RANGE copy_file_range = 47,
+        SYNCFS syncfs = 50,
+        TMPFILE tmpfile = 51,
+        COPY_FILE_RANGE_64 copy_file_range_64 = 53,
+    }
 }
 
 bitflags::bitflags! {

@@ -14,6 +14,8 @@ use zerocopy::FromBytes;
 pub(crate) struct Request {
     /// Its number.
     pub(crate) unique: u64,
+    /// Its kind, by the kernel's number.
+    pub(crate) opcode: u32,
     /// The node that it is about.
     pub(crate) node: u64,
     /// The thread that makes it.
@@ -175,8 +177,8 @@ impl Request {
         }
         let arguments = Arguments { rest: &bytes[..end], at: size_of::<InHeader>() };
         let op = arguments.op(&header).ok_or(Malformed::Arguments)?;
-        let InHeader { unique, nodeid: node, uid, gid, pid, .. } = header;
-        Ok(Self { unique, node, from: Requester { uid, gid, pid }, op })
+        let InHeader { unique, opcode, nodeid: node, uid, gid, pid, .. } = header;
+        Ok(Self { unique, opcode, node, from: Requester { uid, gid, pid }, op })
     }
 }
 

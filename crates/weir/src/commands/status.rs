@@ -108,6 +108,8 @@ struct ProcessJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     hit_rate: Option<f64>,
     exports: Vec<ExportJson<'a>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    connections: &'a [weir_control::Connection],
     operations: &'a [weir_control::Operation],
     bounds_us: &'a [u64],
     limits: &'a [weir_control::Limit],
@@ -122,6 +124,7 @@ struct ExportJson<'a> {
     path_hex: Option<String>,
     reads: u64,
     read_bytes: u64,
+    hole_bytes: u64,
     writes: u64,
     written_bytes: u64,
 }
@@ -136,6 +139,7 @@ impl<'a> ProcessJson<'a> {
                 path_hex,
                 reads: export.reads,
                 read_bytes: export.read_bytes,
+                hole_bytes: export.hole_bytes,
                 writes: export.writes,
                 written_bytes: export.written_bytes,
             }
@@ -149,6 +153,7 @@ impl<'a> ProcessJson<'a> {
             cache: &status.cache,
             hit_rate: hit_rate(status),
             exports: status.exports.iter().map(export).collect(),
+            connections: &status.connections,
             operations: &status.operations,
             bounds_us: &status.bounds_us,
             limits: &status.limits,

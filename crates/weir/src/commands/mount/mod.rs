@@ -1,9 +1,10 @@
 //! `weir mount`: resolves the arguments, and runs the mount here or in the background.
 //!
-//! - `source`: the store. `running`: the mount from its start to its end. `background`: the process that
-//!   stays behind, and the one that cleans up after a kill.
+//! - `source`: the store. `running`: the mount from its start to its end. `control`: its answers to
+//!   `weir status`. `background`: the process that stays behind, and the one that cleans up after a kill.
 
 mod background;
+mod control;
 mod running;
 mod source;
 

@@ -5,15 +5,12 @@
 //! 2. At the end, all written data is in the store, or the command fails and says so.
 
 use super::source::{self, Source};
-use super::{Args, background};
+use super::{Args, background, control};
 use crate::commands::runtime;
 use crate::ended::Ended;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Instant;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
-use weir_control::{CacheStatus, Listener, Process, Status, socket_dir};
 use weir_fuse::{MountError, MountOptions, Mountpoint, Session, Settings};
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_tools::failure::{Asked, Failure, Result};
@@ -79,7 +76,7 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
             return Err(Failure::new(shown, error.to_string()));
         }
     };
-    listen(&fs, &shown, &mountpoint, local);
+    control::listen(&session, &fs, &shown, (&mountpoint, local));
     info!("mounted {source} on {}", mountpoint.path().display());
     background::announce(args.announce)?;
     let unmounted = tokio::task::spawn_blocking(move || session.wait());
@@ -157,57 +154,6 @@ fn refused(shown: &str, error: &MountError) -> Failure {
             failure.advice("the process of an earlier mount there was killed: unmount it first (umount, or fusermount3 -u)")
         }
         MountError::Helper(_) | MountError::Directory(_) => failure,
-    }
-}
-
-/// Answers `weir status` and the like as long as this process runs.
-fn listen(fs: &CachedFs, shown: &str, mountpoint: &Mountpoint, local: Option<PathBuf>) {
-    match Listener::bind(&socket_dir()) {
-        Ok(listener) => {
-            let mut places = vec![(mountpoint.path().to_owned(), fs.clone())];
-            places
-                .extend(local.filter(|path| path != mountpoint.path()).map(|at| (at, fs.clone())));
-            let what = shown.to_owned();
-            let process = Mounted { fs: fs.clone(), places, what, started: Instant::now() };
-            tokio::spawn(listener.serve(Arc::new(process)));
-        }
-        Err(error) => warn!("`weir status` will not find this mount: {error}"),
-    }
-}
-
-/// The answers of a mount at the control socket.
-struct Mounted {
-    fs: CachedFs,
-    places: Vec<(PathBuf, CachedFs)>,
-    what: String,
-    started: Instant,
-}
-
-impl Process for Mounted {
-    fn status(&self) -> Status {
-        let cache = self.fs.cache();
-        let counters = cache.stats();
-        Status {
-            pid: std::process::id(),
-            command: "mount".into(),
-            what: self.what.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            uptime_ms: self.started.elapsed().as_millis() as u64,
-            cache: CacheStatus {
-                budget_bytes: cache.budget_bytes(),
-                used_bytes: cache.used_bytes(),
-                dirty_bytes: cache.dirty_bytes(),
-                counters: counters.iter().map(|(name, value)| (name.into(), value)).collect(),
-            },
-            exports: Vec::new(),
-            operations: Vec::new(),
-            bounds_us: Vec::new(),
-            limits: Vec::new(),
-        }
-    }
-
-    fn file_systems(&self) -> Vec<(PathBuf, CachedFs)> {
-        self.places.clone()
     }
 }
 

@@ -4,9 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::warn;
-use weir_control::{CacheStatus, Export, Limit, Listener, Operation, Process, Status, socket_dir};
+use weir_control::{
+    CacheStatus, Connection, Export, Limit, Listener, Operation, Process, Status, socket_dir,
+};
 use weir_pagecache::{Cache, CachedFs};
 use weir_server::report::{Report, bounds_us};
+
+/// Most connections that a status tells of, so that it stays small.
+const MOST_CONNECTIONS: usize = 1000;
 
 /// Answers at the control socket as long as the server runs. Without it the server runs all the same.
 pub(super) fn listen(report: Report, cache: Cache, what: String) {
@@ -33,6 +38,7 @@ impl Process for Serving {
             path: export.source.into(),
             reads: export.reads,
             read_bytes: export.read_bytes,
+            hole_bytes: export.hole_bytes,
             writes: export.writes,
             written_bytes: export.written_bytes,
         });
@@ -42,6 +48,8 @@ impl Process for Serving {
             count: counts.count,
             failed: counts.failed,
             nanos: counts.nanos,
+            received_bytes: counts.received_bytes,
+            sent_bytes: counts.sent_bytes,
             by_duration: counts.by_duration,
         });
         let limits = self.report.limits().into_iter().map(|counts| Limit {
@@ -50,20 +58,20 @@ impl Process for Serving {
             used: counts.used,
             refused: counts.refused,
         });
-        let counters = self.cache.stats();
+        let connections = self.report.connections(MOST_CONNECTIONS).into_iter().map(|counts| {
+            let (id, address) = (counts.id, counts.addr.to_string());
+            let (received_bytes, sent_bytes) = (counts.received_bytes, counts.sent_bytes);
+            Connection { id, address, calls: counts.calls, received_bytes, sent_bytes }
+        });
         Status {
             pid: std::process::id(),
             command: "serve".into(),
             what: self.what.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_ms: self.started.elapsed().as_millis() as u64,
-            cache: CacheStatus {
-                budget_bytes: self.cache.budget_bytes(),
-                used_bytes: self.cache.used_bytes(),
-                dirty_bytes: self.cache.dirty_bytes(),
-                counters: counters.iter().map(|(name, value)| (name.into(), value)).collect(),
-            },
+            cache: CacheStatus::of(&self.cache),
             exports: exports.collect(),
+            connections: connections.collect(),
             operations: operations.collect(),
             bounds_us: bounds_us().to_vec(),
             limits: limits.collect(),
