@@ -5,8 +5,8 @@
 
 use crate::commands::{
     bench, cat, check, checksum, chmod, chown, completions, cp, df, du, evict, exports, find, ln,
-    lock, ls, man, map, mkdir, mount, mount_helper, mv, rm, run, serve, stat, status, sync, touch,
-    tree, truncate, warm,
+    lock, ls, man, map, mkdir, mount, mount_helper, mv, rm, run, serve, stat, status, sync, top,
+    touch, tree, truncate, warm,
 };
 use crate::ended::Ended;
 use crate::output::complain;
@@ -57,6 +57,7 @@ enum Command {
     Exports(exports::Args),
     Lock(lock::Args),
     Status(status::Args),
+    Top(top::Args),
     Warm(warm::Args),
     Evict(evict::Args),
     Bench(bench::Args),
@@ -126,6 +127,7 @@ fn run(command: Command) -> Result<Ended> {
         Command::Exports(args) => exports::run(args),
         Command::Lock(args) => lock::run(args),
         Command::Status(args) => status::run(args),
+        Command::Top(args) => top::run(args),
         Command::Warm(args) => warm::run(args),
         Command::Evict(args) => evict::run(args),
         Command::Bench(args) => bench::run(args),

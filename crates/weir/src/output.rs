@@ -5,7 +5,7 @@ use crate::system_log::Messages;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::{Serialize, Serializer};
-use serde_json::ser::{Formatter, PrettyFormatter};
+use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 use std::fmt;
 use std::io::{self, Write};
 use std::time::SystemTime;
@@ -92,20 +92,32 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<Ended> {
     print(&text)
 }
 
+/// Prints a value as one line of JSON, with integers as [`print_json`] writes them. Returns whether
+/// standard output is still open.
+pub(crate) fn print_json_line(value: &impl Serialize) -> Result<bool> {
+    let text = json_with(value, CompactFormatter).map_err(io::Error::from);
+    let mut text = text.asked(|| "write JSON".into())?;
+    text.push(b'\n');
+    print_while_open(&text)
+}
+
 fn json(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    json_with(value, PrettyFormatter::new())
+}
+
+fn json_with(value: &impl Serialize, format: impl Formatter) -> serde_json::Result<Vec<u8>> {
     let mut text = Vec::new();
-    let format = Exact(PrettyFormatter::new());
-    value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, format))?;
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, Exact(format)))?;
     Ok(text)
 }
 
 /// The largest integer such that a double represents all up to it exactly (RFC 8259, section 6).
 const MOST_EXACT: u64 = 1 << 53;
 
-/// Pretty-printed JSON whose integers every reader reads exactly.
-struct Exact(PrettyFormatter<'static>);
+/// JSON whose integers every reader reads exactly.
+struct Exact<F>(F);
 
-macro_rules! as_pretty {
+macro_rules! as_before {
     ($($name:ident ( $($arg:ident : $type:ty),* );)*) => {
         $(fn $name<W: ?Sized + Write>(&mut self, out: &mut W $(, $arg: $type)*) -> io::Result<()> {
             self.0.$name(out $(, $arg)*)
@@ -113,7 +125,7 @@ macro_rules! as_pretty {
     };
 }
 
-impl Formatter for Exact {
+impl<F: Formatter> Formatter for Exact<F> {
     fn write_u64<W: ?Sized + Write>(&mut self, out: &mut W, value: u64) -> io::Result<()> {
         match value <= MOST_EXACT {
             true => write!(out, "{value}"),
@@ -128,7 +140,7 @@ impl Formatter for Exact {
         }
     }
 
-    as_pretty! {
+    as_before! {
         begin_array(); end_array(); begin_array_value(first: bool); end_array_value();
         begin_object(); end_object(); begin_object_key(first: bool); begin_object_value();
         end_object_value();
@@ -166,12 +178,15 @@ pub(crate) fn confirm(question: &str) -> bool {
 
 /// Writes to standard output. A closed pipe (`| head`) is no failure.
 pub(crate) fn print(bytes: &[u8]) -> Result<Ended> {
+    print_while_open(bytes).map(|_| Ended::Done)
+}
+
+/// Writes to standard output; returns whether it is still open.
+fn print_while_open(bytes: &[u8]) -> Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(error).asked(|| "write to standard output".into())
-        }
-        _ => Ok(Ended::Done),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true).asked(|| "write to standard output".into()),
     }
 }
 
@@ -210,7 +225,7 @@ pub(crate) fn local_time(time: SystemTime, seconds: bool) -> String {
     }
 }
 
-fn utc(time: SystemTime) -> String {
+pub(crate) fn utc(time: SystemTime) -> String {
     Timestamp::try_from(time).map_or_else(|_| "?".into(), |t| t.to_string())
 }
 

@@ -189,6 +189,42 @@ fn a_file_without_a_name_can_get_one() {
 }
 
 #[test]
+fn its_requests_are_counted() {
+    let (near, source) = source();
+    fs::write(source.join("file"), vec![1; 3 * MIB]).unwrap();
+    let Some(mount) = Mount::start(near.path(), "mnt", &[], source.to_str().unwrap()) else {
+        return;
+    };
+    let said = |args: &[&str]| -> Value {
+        let output = weir(args).env("XDG_RUNTIME_DIR", near.path()).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    fs::read(mount.path("file")).unwrap();
+    fs::write(mount.path("new"), vec![2; MIB]).unwrap();
+    let export = said(&["status", "--json"])[0]["exports"][0].clone();
+    assert_eq!(export["path"], mount.dir.to_str().unwrap());
+    assert_eq!((&export["read_bytes"], &export["written_bytes"]), (&(3 * MIB).into(), &MIB.into()));
+    // A request is counted after its reply was sent.
+    let counted = |status: &Value, name: &str| {
+        let operations = status[0]["operations"].as_array().unwrap();
+        let found = operations.iter().find(|one| one["protocol"] == "fuse" && one["name"] == name);
+        found.is_some_and(|one| {
+            let counts = one["by_duration"].as_array().unwrap();
+            counts.iter().map(|count| count.as_u64().unwrap()).sum::<u64>()
+                == one["count"].as_u64().unwrap()
+        })
+    };
+    within(PATIENCE, || {
+        let status = said(&["status", "--json"]);
+        ["lookup", "open", "read", "write"].iter().all(|name| counted(&status, name)).then_some(())
+    });
+    let top = said(&["top", "--once", "--json", "--interval", "0.1", mount.dir.to_str().unwrap()]);
+    let total = &top["processes"][0]["total"];
+    assert_eq!((&total["read_bytes"], &total["written_bytes"]), (&(3 * MIB).into(), &MIB.into()));
+}
+
+#[test]
 fn direct_io_needs_no_alignment_and_leaves_the_cache() {
     let (near, source) = source();
     fs::write(source.join("hot"), vec![1; 8 * MIB]).unwrap();

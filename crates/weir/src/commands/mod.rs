@@ -42,6 +42,7 @@ mod set_attributes;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod sync;
+pub(crate) mod top;
 pub(crate) mod touch;
 pub(crate) mod tree;
 pub(crate) mod truncate;
