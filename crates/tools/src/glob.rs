@@ -1,6 +1,6 @@
 //! Names by pattern, as of fnmatch(3) without flags in the POSIX locale: `*`, `?`, `[a-z]`, `[!a-z]`,
-//! `[[:digit:]]`, and `\` before a character that stands for itself. Patterns and names are bytes; `?` is
-//! one byte.
+//! `[[:digit:]]`, `[[.-.]]`, `[[=a=]]`, and `\` before a character that stands for itself. Patterns and
+//! names are bytes; `?` is one byte.
 
 /// Whether a name matches a pattern. Takes time proportional to the product of their lengths at most.
 pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
@@ -45,7 +45,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
 }
 
 /// Whether a set contains the byte, and the set's length with its closing bracket; `None` if there is
-/// none.
+/// none. A set that ends in a range or `\` without its second half matches nothing, as in bash.
 fn bracket(rest: &[u8], byte: u8) -> Option<(bool, usize)> {
     let negated = matches!(rest.first(), Some(b'!' | b'^'));
     let start = usize::from(negated);
@@ -55,30 +55,66 @@ fn bracket(rest: &[u8], byte: u8) -> Option<(bool, usize)> {
         if rest.get(at) == Some(&b']') && at > start {
             return Some((found != negated, at + 1));
         }
-        if let Some((is_in, len)) = class(rest.get(at..)?, byte) {
+        let left = rest.get(at..)?;
+        if let Some((is_in, len)) = class(left, byte) {
             found |= is_in;
             at += len;
             continue;
         }
-        let (first, len) = literal(rest.get(at..)?)?;
-        at += len;
-        let range_end = match rest.get(at..) {
-            Some([b'-', end @ ..]) if end.first() != Some(&b']') => literal(end),
-            _ => None,
+        // In the POSIX locale, only the character itself is equivalent to it.
+        if let [b'[', b'=', same, b'=', b']', ..] = left {
+            found |= *same == byte;
+            at += 5;
+            continue;
+        }
+        let (first, len) = match point(left)? {
+            Point::At(first, len) => (Some(first), len),
+            Point::Unknown(len) => (None, len),
+            Point::Half => return Some((false, rest.len())),
         };
-        let last = range_end.map_or(first, |(last, len)| {
-            at += 1 + len;
-            last
-        });
-        found |= (first..=last).contains(&byte);
+        at += len;
+        let (last, len) = match rest.get(at..) {
+            Some([b'-', end @ ..]) if end.first() != Some(&b']') => match point(end) {
+                Some(Point::At(last, len)) => (Some(last), 1 + len),
+                Some(Point::Unknown(len)) => (None, 1 + len),
+                Some(Point::Half) => return Some((false, rest.len())),
+                None if end.is_empty() => return Some((false, rest.len())),
+                None => return None,
+            },
+            _ => (first, 0),
+        };
+        at += len;
+        // A range with an unknown end contains nothing.
+        if let (Some(first), Some(last)) = (first, last) {
+            found |= (first..=last).contains(&byte);
+        }
     }
 }
 
-/// The byte that stands for itself at the beginning of `rest`, and how many bytes it takes there.
-fn literal(rest: &[u8]) -> Option<(u8, usize)> {
+/// What may begin or end a range, and how many bytes it takes in the pattern.
+enum Point {
+    /// A byte.
+    At(u8, usize),
+    /// A collating symbol that is not one byte.
+    Unknown(usize),
+    /// `\` at the end of the pattern.
+    Half,
+}
+
+/// What `rest` begins with: `[.a.]`, `\a` or `a`; `None` if that is not closed, or nothing is left.
+fn point(rest: &[u8]) -> Option<Point> {
     match rest {
-        [b'\\', byte, ..] => Some((*byte, 2)),
-        [byte, ..] => Some((*byte, 1)),
+        [b'[', b'.', after @ ..] => {
+            // It has one byte at least, which may be `.`.
+            let end = 1 + after.get(1..)?.windows(2).position(|two| two == b".]")?;
+            Some(match after[..end] {
+                [byte] => Point::At(byte, 5),
+                _ => Point::Unknown(end + 4),
+            })
+        }
+        [b'\\'] => Some(Point::Half),
+        [b'\\', byte, ..] => Some(Point::At(*byte, 2)),
+        [byte, ..] => Some(Point::At(*byte, 1)),
         [] => None,
     }
 }
@@ -136,6 +172,30 @@ mod tests {
             ("[\\a-\\c]", "b"),
             ("[[:]", ":"),
             ("[[]", "["),
+            ("[[.a.]]", "a"),
+            ("[[.-.]]", "-"),
+            ("[[.].]]", "]"),
+            ("[[...]]", "."),
+            ("[[.a.]-[.c.]]", "b"),
+            ("[a-[.c.]]", "b"),
+            ("[[.-.]-0]", "."),
+            ("[[.ab.]x]", "x"),
+            ("[![.ab.]]", "n"),
+            ("[[=a=]]", "a"),
+            ("[![=a=]]", "b"),
+            ("[[=]=]]", "]"),
+            ("[[=a=]-c]", "-"),
+            ("[[=ab=]]", "a]"),
+            ("[[=a]", "="),
+            ("[[.a", "[[.a"),
+            ("[[.a]", "[a"),
+            ("[[.a.]", "[."),
+            ("[[:]-[:]", "[:-:"),
+            ("[a-[:digit:]]", ":]"),
+            ("[[:digit:]-z]", "-"),
+            ("[[:digit:]", "[:"),
+            ("[a-*", "[a-zz"),
+            ("[A-\\]]", "]"),
         ] {
             assert!(matches(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
         }
@@ -153,6 +213,23 @@ mod tests {
             ("[![:digit:]_]x", "_x"),
             ("[[:nothing:]]", "n"),
             ("[\\]]", "\\"),
+            ("[[.a.]]", "."),
+            ("[[.ab.]]", "a"),
+            ("[+-[.ab.]]", ","),
+            ("[a-[.c.]]", "]"),
+            ("[[=a=]]", "="),
+            ("[[=a=]-c]", "b"),
+            ("[[.a.]", "a"),
+            ("[[.a]", "."),
+            ("[[:]-[:]", "["),
+            ("[[:]-[:]", ":"),
+            ("[[.ab.]-c]", "c"),
+            ("[c-a]", "b"),
+            ("[a-", "[a-"),
+            ("x[a-", "x[a-"),
+            ("[!a-", "[!a-"),
+            ("[a\\", "[a\\"),
+            ("[a-\\", "[a-\\"),
         ] {
             assert!(!matches(pattern.as_bytes(), name.as_bytes()), "{pattern} {name}");
         }
