@@ -11,8 +11,9 @@ use weir_tools::mounts::Place;
 use weir_tools::origin::Origin;
 use weir_tools::sync::sync;
 use weir_vfs::{
-    Access, Attr, Caller, CreateMode, EntryName, Error, FileId, FileSystem, FileSystemDecorator,
-    IoFlags, OpenFile, OpenFileDecorator, ReadOp, RenameFlags, Result, SetAttr, Unnamed, WriteOp,
+    Access, Attr, Caller, CreateMode, DirPage, EntryName, Error, FileId, FileSystem,
+    FileSystemDecorator, IoFlags, OpenFile, OpenFileDecorator, ReadOp, ReaddirRequest, RenameFlags,
+    Result, SetAttr, Unnamed, WriteOp,
 };
 
 const SIZE: u64 = 8 << 20;
@@ -31,12 +32,14 @@ struct Faults {
     changes: bool,
     folds_case: bool,
     fsid: u64,
+    /// Pages of listings that succeed before all others fail; a page has two entries then.
+    pages: Option<AtomicI64>,
 }
 
 impl Default for Faults {
     fn default() -> Self {
         let (writes, reads) = (AtomicI64::new(i64::MAX), AtomicU64::new(0));
-        Self { writes, reads, changes: false, folds_case: false, fsid: 77 }
+        Self { writes, reads, changes: false, folds_case: false, fsid: 77, pages: None }
     }
 }
 
@@ -66,6 +69,16 @@ impl FileSystemDecorator for Failing {
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
         let file = self.store.open(caller, id, access).await?;
         Ok(Arc::new(FailingFile { file, faults: Arc::clone(&self.faults) }))
+    }
+
+    async fn readdir(&self, caller: &Caller, mut request: ReaddirRequest) -> Result<DirPage> {
+        if let Some(pages) = &self.faults.pages {
+            request.max_entries = 2;
+            if pages.fetch_sub(1, Ordering::SeqCst) <= 0 {
+                return Err(Error::Io);
+            }
+        }
+        self.store.readdir(caller, request).await
     }
 
     async fn rename_counted(
@@ -275,4 +288,28 @@ async fn names_that_differ_in_case_are_not_removed() {
     assert_eq!(summary.failures, Vec::<String>::new());
     assert_eq!(summary.removed, 1, "{summary:?}");
     assert_eq!(names(&to).await, ["file"]);
+}
+
+/// The source has five files, so three pages; the copy lists it once, the removal again.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_removed_if_a_listing_of_the_source_fails_half_way() {
+    let cache = cache();
+    let (store, to) = (MemoryFs::new(), cache.mount(MemoryFs::new()));
+    let plain = cache.mount(store.clone());
+    for name in ["a", "b", "c", "d", "e"] {
+        write(&plain, name, &[], 1).await;
+        write(&to, name, &[], 1).await;
+    }
+    write(&to, "extra", &[], 1).await;
+    let mut removed = Vec::new();
+    for pages in 0..=6 {
+        let faults = Faults { pages: Some(AtomicI64::new(pages)), ..Faults::default() };
+        let from =
+            cache.mount(Arc::new(Failing { store: store.clone(), faults: Arc::new(faults) }));
+        let summary = mirror(&from, &to, Reflink::Auto).await;
+        assert_eq!(summary.failures.is_empty(), pages == 6, "{pages}: {summary:?}");
+        removed.push(summary.removed);
+    }
+    assert_eq!(removed, [0, 0, 0, 0, 0, 0, 1]);
+    assert_eq!(names(&to).await, ["a", "b", "c", "d", "e"]);
 }

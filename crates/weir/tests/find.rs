@@ -2,10 +2,12 @@
 
 mod common;
 
-use common::{Server, fail, json, run, scratch, weir};
+use common::{
+    Server, as_ordinary_user, fail, give_to_ordinary_user, json, run, scratch, text, weir,
+};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::{Duration, SystemTime};
 
 #[test]
@@ -69,4 +71,34 @@ fn names_come_as_they_are_and_failures_are_not_silent() {
     let says = fail(1, ["find", "/nowhere/at/all"]);
     assert!(says.contains("no such file"), "{says}");
     assert!(fail(2, ["find", "-size", "big"]).contains("write it like 100c"));
+}
+
+/// A directory at the depth of `-maxdepth` is not entered, but it is listed to see if it is empty.
+#[test]
+fn empty_directories_are_found_at_the_greatest_depth() {
+    let dir = scratch();
+    let top = dir.path().join("top");
+    for name in ["empty", "full/deeper", "locked"] {
+        fs::create_dir_all(top.join(name)).unwrap();
+    }
+    fs::write(top.join("file"), "").unwrap();
+    let find = |most: &str| {
+        let mut find = weir(["find", ".", "-empty", "-maxdepth", most]);
+        find.current_dir(&top);
+        find
+    };
+    assert_eq!(find("0").output().unwrap().stdout, b"");
+    assert_eq!(find("1").output().unwrap().stdout, b"./empty\n./file\n./locked\n");
+    let all = b"./empty\n./file\n./full/deeper\n./locked\n";
+    assert_eq!(find("2").output().unwrap().stdout, all);
+
+    give_to_ordinary_user(dir.path(), &top);
+    fs::set_permissions(top.join("locked"), fs::Permissions::from_mode(0o000)).unwrap();
+    for most in ["1", "2"] {
+        let output = as_ordinary_user(find(most)).output().unwrap();
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert_eq!(said.matches("locked").count(), 1, "{most}: {said}");
+        assert!(output.stdout.starts_with(b"./empty\n./file\n"), "{said}");
+    }
 }
