@@ -220,3 +220,38 @@ fn of_two_names_of_one_file_the_source_goes() {
         fs::remove_file(export.join("b")).unwrap();
     }
 }
+
+#[test]
+fn two_sources_never_get_one_name() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    let server = {
+        fs::create_dir(&export).unwrap();
+        Server::start(&export, &["--squash", "none"])
+    };
+    let url = |path: &str, version: &str| server.url(path, version);
+    let local = |path: &str| export.join(path).to_str().unwrap().to_owned();
+    for version in ["", "vers=3", "vers=4.2", "to a server"] {
+        for source in ["s1/x", "s2/x"] {
+            fs::create_dir_all(export.join(source).parent().unwrap()).unwrap();
+            fs::write(export.join(source), source).unwrap();
+        }
+        let _ = fs::remove_dir_all(export.join("d"));
+        fs::create_dir(export.join("d")).unwrap();
+        // Version 4 and a local path: two file systems, so it is copied.
+        let [from, to] = match version {
+            "" => [local("s"), local("d")],
+            "to a server" => [local("s"), url("d", "vers=4.2")],
+            version => [url("s", version), url("d", version)],
+        };
+        let of = |n: u8| match from.split_once('?') {
+            Some((path, query)) => format!("{path}{n}/x?{query}"),
+            None => format!("{from}{n}/x"),
+        };
+        let says = fail(1, ["mv", &of(1), &of(2), &to]);
+        assert!(says.contains("s2/x") && says.contains("it would replace"), "{says}");
+        assert!(says.contains("s1/x"), "{says}");
+        assert_eq!(fs::read(export.join("d/x")).unwrap(), b"s1/x", "{version}");
+        assert_eq!(fs::read(export.join("s2/x")).unwrap(), b"s2/x", "{version}");
+    }
+}

@@ -7,6 +7,7 @@ use crate::arguments::{JsonArgs, MountArgs, written};
 use crate::cli::too_few;
 use crate::ended::Ended;
 use crate::output::{complain, confirm, say, umask};
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -68,8 +69,8 @@ pub(crate) struct Args {
 
 /// Whether a file was moved.
 enum Moved {
-    /// It has the new name, which is shown like this.
-    To(String),
+    /// It has the new name, which is shown like this, and this inode number.
+    To(String, u64),
     /// The existing file stays, as asked for.
     Not,
     /// A rename cannot move it.
@@ -93,10 +94,12 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
                 return Err(failure.advice("make it first"));
             }
         }
+        let mut moved = HashMap::new();
         for source in ends.sources {
-            let one = One { from: &source.location, ends: &ends, args: &args };
+            let one = One { from: &source.location, ends: &ends, args: &args, moved: &moved };
             match one.go(mounts, &mut report).await {
-                Ok(Moved::To(to)) => {
+                Ok(Moved::To(to, ino)) => {
+                    moved.insert(ino, source.location.to_string());
                     report.done(to.clone(), || format!("{} -> {to}", source.location));
                 }
                 Ok(Moved::Not | Moved::Elsewhere) => {}
@@ -117,6 +120,8 @@ struct One<'a> {
     from: &'a Location,
     ends: &'a Ends<'a>,
     args: &'a Args,
+    /// The sources that were moved before, by their inode numbers. All are in one directory now.
+    moved: &'a HashMap<u64, String>,
 }
 
 impl One<'_> {
@@ -135,6 +140,17 @@ impl One<'_> {
         match moved {
             Moved::Elsewhere => self.copy_and_remove(mounts, report).await,
             moved => Ok(moved),
+        }
+    }
+
+    /// Fails if the file `ino`, which a move would replace, is another source.
+    fn may_replace(&self, ino: u64) -> Result<()> {
+        match self.moved.get(&ino) {
+            Some(other) if !self.args.no_clobber => {
+                let failure = Failure::new(self.asked(), format!("it would replace {other}"));
+                Err(failure.advice("rename one of them, or move them to different directories"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -171,19 +187,22 @@ impl One<'_> {
         {
             return Ok(Moved::Not);
         }
+        if let Ok(there) = &there {
+            self.may_replace(there.ino())?;
+        }
         if is_link && !self.args.no_clobber {
             // rename(2) does nothing for two names of one file.
             if entry_of(from).asked(|| self.asked())? == entry_of(&to).asked(|| self.asked())? {
                 return Err(Failure::new(self.asked(), "both are the same file"));
             }
             fs::remove_file(from).asked(|| self.asked())?;
-            return Ok(Moved::To(shown));
+            return Ok(Moved::To(shown, source.ino()));
         }
         match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, &to, flags) {
             Err(rustix::io::Errno::XDEV) => Ok(Moved::Elsewhere),
             renamed => {
                 renamed.map_err(std::io::Error::from).asked(|| self.asked())?;
-                Ok(Moved::To(shown))
+                Ok(Moved::To(shown, source.ino()))
             }
         }
     }
@@ -206,6 +225,9 @@ impl One<'_> {
         {
             return Ok(Moved::Not);
         }
+        if let Some(there) = &target.attr {
+            self.may_replace(there.id.ino)?;
+        }
         let (Some(old), Some(new)) = (&source.name, &target.name) else {
             return Err(Failure::new(asked(), "a root cannot be moved"));
         };
@@ -218,7 +240,7 @@ impl One<'_> {
                 return Err(Failure::new(asked(), "both are the same file"));
             }
             source.fs.unlink(&Caller::Own, source.dir.entry(old)).await.asked(asked)?;
-            return Ok(Moved::To(target.shown));
+            return Ok(Moved::To(target.shown, attr.id.ino));
         }
         let renamed = source.fs.rename(
             &Caller::Own,
@@ -228,7 +250,7 @@ impl One<'_> {
         );
         match renamed.await {
             Err(Error::CrossDevice) => Ok(Moved::Elsewhere),
-            renamed => renamed.asked(asked).map(|()| Moved::To(target.shown)),
+            renamed => renamed.asked(asked).map(|()| Moved::To(target.shown, attr.id.ino)),
         }
     }
 
@@ -313,6 +335,7 @@ impl One<'_> {
             if self.args.no_clobber {
                 return Err(Error::Exists).asked(asked);
             }
+            self.may_replace(there.id.ino)?;
             match (is_directory, there.kind == FileKind::Directory) {
                 (false, false) if self.stays(attr.mtime, there.mtime, &to.shown) => {
                     return Ok(Moved::Not);
@@ -341,8 +364,10 @@ impl One<'_> {
             let failure = Failure::new(asked(), "not all of it could be copied");
             return Err(failure.advice("the source stays as it is"));
         }
+        let name = to.name.as_deref().ok_or(Error::IsDirectory).asked(asked)?;
+        let copy = to.fs.lookup(&Caller::Own, to.dir.entry(name)).await.asked(asked)?;
         self.remove_source(mounts, &known, report).await?;
-        Ok(Moved::To(to.shown))
+        Ok(Moved::To(to.shown, copy.id.ino))
     }
 
     /// Removes what was copied of a source. What is new or changed since then stays.
