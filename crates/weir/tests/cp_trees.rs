@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Server, fail, json, run, scratch, text, weir};
+use common::{
+    Server, as_ordinary_user, fail, give_to_ordinary_user, json, run, scratch, text, weir,
+};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -324,4 +326,47 @@ fn times_changed_by_the_destination_are_reported() {
             }
         }
     }
+}
+
+/// Only root may give files away, here and at a server that squashes users.
+#[test]
+fn owners_that_the_destination_refuses_are_reported() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir_all(from.join("sub")).unwrap();
+    fs::create_dir(&to).unwrap();
+    fs::write(from.join("file"), "x").unwrap();
+    fs::write(from.join("sub/big"), vec![1; 100_000]).unwrap();
+    symlink("file", from.join("link")).unwrap();
+    set_mode(&from.join("file"), 0o4755);
+    for name in ["", "file", "sub", "sub/big", "link"] {
+        if std::os::unix::fs::lchown(from.join(name), Some(12345), Some(12345)).is_err() {
+            weir_skip::skip("only root may give files away");
+            return;
+        }
+    }
+    give_to_ordinary_user(dir.path(), &to);
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    set_mode(&export, 0o777);
+    let server = Server::start(&export, &["--squash", "all"]);
+    let local = to.join("copy").to_str().unwrap().to_owned();
+    for to in [local, server.url("v3", "vers=3"), server.url("v4", "vers=4.2")] {
+        let args = ["cp", "-rp", from.to_str().unwrap(), &to];
+        let output = match to.starts_with("nfs") {
+            true => weir(args).output(),
+            false => as_ordinary_user(weir(args)).output(),
+        };
+        let said = text(&output.unwrap());
+        let says = "the destination does not keep owner and group of 5 files";
+        assert!(said.contains(says), "{to}: {said}");
+        assert_eq!(said.lines().count(), 1, "as with `cp -a`, nothing else: {said}");
+        // Those that are written whole are counted, too.
+        let summary = match to.starts_with("nfs") {
+            true => json(["cp", "-p", "--json", from.join("sub/big").to_str().unwrap(), &to]),
+            false => continue,
+        };
+        assert!(summary["not_preserved"][0].as_str().unwrap().contains("owner"), "{summary}");
+    }
+    assert_eq!(mode(&to.join("copy/file")), 0o755, "it does not run as another user");
 }

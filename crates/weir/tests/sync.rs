@@ -424,3 +424,116 @@ fn a_killed_update_is_completed_by_the_next_run() {
     }
     assert!(interrupted > 0);
 }
+
+/// None of these changes a size, a time or a mode.
+#[test]
+fn attributes_that_no_listing_shows_are_kept_and_removed() {
+    let dir = scratch();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    tree(&a);
+    let names = ["dir", "dir/file", "disk.img"];
+    let set = |name: &str, attribute: &str, value: &str| {
+        let none = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(a.join(name), attribute, value.as_bytes(), none)
+    };
+    let get = |top: &Path, name: &str, attribute: &str| {
+        let mut value = vec![0; 100];
+        let read = rustix::fs::getxattr(top.join(name), attribute, value.as_mut_slice());
+        read.ok().map(|len| String::from_utf8(value[..len].to_vec()).unwrap())
+    };
+    if set("dir", "user.first", "1").is_err() {
+        weir_skip::skip("the file system has no extended attributes");
+        return;
+    }
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    for to in [at(&b).to_owned(), server.url("m", "vers=4.2")] {
+        let b = if to.starts_with("nfs") { export.join("m") } else { b.clone() };
+        names.iter().for_each(|name| set(name, "user.first", "1").unwrap());
+        names.iter().for_each(|name| set(name, "user.other", "1").unwrap());
+        for name in names {
+            // The first round has set it.
+            let _ = rustix::fs::removexattr(a.join(name), "user.new");
+        }
+        run(["sync", at(&a), &to]);
+        for name in names {
+            set(name, "user.first", "2").unwrap();
+            set(name, "user.new", "3").unwrap();
+            rustix::fs::removexattr(a.join(name), "user.other").unwrap();
+        }
+        let told = run(["sync", "-n", at(&a), &to]);
+        // The first name of `dir/file`.
+        assert!(told.contains("disk.img") && told.contains("linked"), "{told}");
+        assert_eq!(get(&b, "disk.img", "user.new"), None);
+        let summary = json(["sync", "--json", at(&a), &to]);
+        assert_eq!((&summary["files"], &summary["written_bytes"]), (&0.into(), &0.into()));
+        for name in names {
+            let values = ["first", "new", "other"].map(|n| get(&b, name, &format!("user.{n}")));
+            assert_eq!(values, [Some("2".into()), Some("3".into()), None], "{to} {name}");
+        }
+        assert_eq!(shape(&a), shape(&b));
+        let told = run(["sync", "-n", at(&a), &to]);
+        assert!(!told.contains("disk.img") && !told.contains("linked"), "{told}");
+    }
+}
+
+/// The list gives no user more rights than the mode does.
+#[test]
+fn access_lists_of_files_that_are_up_to_date_are_kept() {
+    let dir = scratch();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    tree(&a);
+    run(["sync", at(&a), at(&b)]);
+    let entry = |tag: u16, rights: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    // user::rw- user:12345:r-- group::r-- mask::r-- other::r--, as acl(5) has it in an attribute.
+    let all = u32::MAX;
+    let list = [
+        2_u32.to_le_bytes().to_vec(),
+        entry(1, 6, all),
+        entry(2, 4, 12345),
+        entry(4, 4, all),
+        entry(16, 4, all),
+        entry(32, 4, all),
+    ]
+    .concat();
+    let name = "system.posix_acl_access";
+    let none = rustix::fs::XattrFlags::empty();
+    fs::set_permissions(a.join("disk.img"), fs::Permissions::from_mode(0o644)).unwrap();
+    run(["sync", at(&a), at(&b)]);
+    if rustix::fs::setxattr(a.join("disk.img"), name, &list, none).is_err() {
+        weir_skip::skip("the file system has no access control lists");
+        return;
+    }
+    let found = || {
+        let mut value = vec![0; 100];
+        let read = rustix::fs::getxattr(b.join("disk.img"), name, value.as_mut_slice());
+        value[..read.unwrap_or(0)].to_vec()
+    };
+    assert_eq!(json(["sync", "--json", at(&a), at(&b)])["files"], 0);
+    assert_eq!(found(), list);
+    assert_eq!(shape(&a), shape(&b));
+    rustix::fs::removexattr(a.join("disk.img"), name).unwrap();
+    assert_eq!(json(["sync", "--json", at(&a), at(&b)])["files"], 0);
+    assert_eq!(found(), b"");
+    assert_eq!(shape(&a), shape(&b));
+}
+
+#[test]
+fn the_owner_of_a_link_is_kept_without_making_it_again() {
+    let dir = scratch();
+    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+    tree(&a);
+    run(["sync", at(&a), at(&b)]);
+    let meta = || b.join("link").symlink_metadata().unwrap();
+    let first = meta().ino();
+    if std::os::unix::fs::lchown(a.join("link"), Some(12345), Some(54321)).is_err() {
+        weir_skip::skip("only root may give files away");
+        return;
+    }
+    run(["sync", at(&a), at(&b)]);
+    assert_eq!((meta().uid(), meta().gid(), meta().ino()), (12345, 54321, first));
+    assert_eq!(shape(&a), shape(&b));
+}

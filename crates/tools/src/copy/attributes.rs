@@ -9,6 +9,7 @@
 //!    them.
 
 use super::copier::{Copier, Lost};
+use super::mend;
 use crate::mounts::Place;
 use std::time::{Duration, SystemTime};
 use weir_vfs::{AclKind, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime, XattrMode};
@@ -16,7 +17,7 @@ use weir_vfs::{AclKind, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime,
 /// The coarsest time stamps of any file system that stores all times (FAT).
 const COARSEST: Duration = Duration::from_secs(2);
 /// Gives rights to the user that runs the program.
-const CAPABILITY: &[u8] = b"security.capability";
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 /// Signs an inode together with its number (Linux: EVM), so it is wrong for every copy.
 const OF_ITS_INODE: &[u8] = b"security.evm";
 
@@ -122,12 +123,20 @@ pub(crate) async fn set_from(
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
         return to.fs.setattr(&Caller::Own, id, &set).await.map(drop);
     }
-    let names = xattr_names(copier, like, to).await?;
+    let listed = listed_xattrs(copier, like, to).await?;
+    let is_old = to.attr.as_ref().is_some_and(|there| there.id == id);
+    if copier.options.mirror.is_some()
+        && is_old
+        && let Some(names) = &listed
+    {
+        mend::remove_xattrs(copier, names, to, id).await;
+    }
+    let names = listed.unwrap_or_default();
     let (users, systems): (Vec<_>, Vec<_>) =
         names.into_iter().partition(|name| name.starts_with(b"user."));
     // While its owner may still write to it, which user attributes require.
     copy_xattrs(copier, like, to, id, &users).await;
-    let owned = own(to, now, like.attr).await?;
+    let owned = own(to, now, like.attr).await?.reported(copier, to);
     copy_acls(copier, like, to, id).await?;
     copy_system_xattrs(copier, like, to, id, (owned, systems)).await?;
     let mode = owned.mode(like.attr);
@@ -142,6 +151,14 @@ pub(crate) async fn set_from(
         copier.lost(Lost::Times, to);
     }
     Ok(())
+}
+
+/// Reports what a copy, which was written whole, does not have of its source.
+pub(crate) fn report(copier: &Copier, copy: &Attr, source: &Attr, to: &Place) {
+    Owned::of(copy, source).reported(copier, to);
+    if !has_times(copy, source) {
+        copier.lost(Lost::Times, to);
+    }
 }
 
 /// Whether a copy has the times of its source. A store may accept times but store others: those of
@@ -166,7 +183,7 @@ pub(crate) async fn set_of_link(
     made: &Attr,
 ) -> weir_vfs::Result<()> {
     let like = source.attr;
-    let owned = own(to, made, like).await?;
+    let owned = own(to, made, like).await?.reported(copier, to);
     let names = xattr_names(copier, source, to).await?;
     copy_system_xattrs(copier, source, to, made.id, (owned, names)).await?;
     let set = SetAttr {
@@ -186,14 +203,30 @@ pub(crate) async fn set_of_link(
 
 /// Whether a copy has the owner of its source.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Owned {
+pub(super) enum Owned {
     Alike,
     Otherwise,
 }
 
 impl Owned {
+    /// Whether the owner of `copy` is that of `like`.
+    fn of(copy: &Attr, like: &Attr) -> Self {
+        match (copy.uid, copy.gid) == (like.uid, like.gid) {
+            true => Self::Alike,
+            false => Self::Otherwise,
+        }
+    }
+
+    /// The same, after a report that the copy at `to` has another owner.
+    pub(super) fn reported(self, copier: &Copier, to: &Place) -> Self {
+        if self == Self::Otherwise {
+            copier.lost(Lost::Owner, to);
+        }
+        self
+    }
+
     /// The mode to set: a program must not run with the rights of a different owner.
-    fn mode(self, like: &Attr) -> u32 {
+    pub(super) fn mode(self, like: &Attr) -> u32 {
         match self {
             Self::Alike => like.mode,
             Self::Otherwise => like.mode & !0o6000,
@@ -202,29 +235,38 @@ impl Owned {
 }
 
 /// Sets the owner, as far as permitted.
-async fn own(to: &Place, now: &Attr, like: &Attr) -> weir_vfs::Result<Owned> {
-    if (now.uid, now.gid) == (like.uid, like.gid) {
+pub(super) async fn own(to: &Place, now: &Attr, like: &Attr) -> weir_vfs::Result<Owned> {
+    if Owned::of(now, like) == Owned::Alike {
         return Ok(Owned::Alike);
     }
     let own = SetAttr { uid: Some(like.uid), gid: Some(like.gid), ..SetAttr::default() };
     match to.fs.setattr(&Caller::Own, now.id, &own).await {
-        Ok(_) => Ok(Owned::Alike),
-        // Only root may change a file's owner.
-        Err(Error::NotPermitted | Error::AccessDenied | Error::NotSupported) => {
+        Ok(got) => Ok(Owned::of(&got, like)),
+        // Only root may change a file's owner, and a container or server may not know the user.
+        Err(Error::NotPermitted | Error::AccessDenied | Error::NotSupported | Error::Invalid) => {
             Ok(Owned::Otherwise)
         }
         Err(error) => Err(error),
     }
 }
 
-/// Names of the extended attributes to copy. A server may refuse to list those of anything but a
-/// file or directory (NFS4ERR_WRONG_TYPE and NFS4ERR_INVAL as [`Error::Invalid`], NFS4ERR_SYMLINK
-/// as [`Error::Loop`]): then there are none.
+/// Names of the extended attributes to copy.
 pub(crate) async fn xattr_names(
     copier: &Copier,
     like: Like<'_>,
     to: &Place,
 ) -> weir_vfs::Result<Vec<Vec<u8>>> {
+    Ok(listed_xattrs(copier, like, to).await?.unwrap_or_default())
+}
+
+/// The same; `None` if they are not known. A server may refuse to list those of anything but a
+/// file or directory (NFS4ERR_WRONG_TYPE and NFS4ERR_INVAL as [`Error::Invalid`], NFS4ERR_SYMLINK
+/// as [`Error::Loop`]): then there are none.
+pub(super) async fn listed_xattrs(
+    copier: &Copier,
+    like: Like<'_>,
+    to: &Place,
+) -> weir_vfs::Result<Option<Vec<Vec<u8>>>> {
     let has_users_attributes = matches!(like.attr.kind, FileKind::Regular | FileKind::Directory);
     let listed = match like.xattrs {
         Some(names) => Ok(names.to_vec()),
@@ -233,20 +275,20 @@ pub(crate) async fn xattr_names(
     match listed {
         Ok(mut names) => {
             names.retain(|name| name != OF_ITS_INODE);
-            Ok(names)
+            Ok(Some(names))
         }
-        Err(Error::NotSupported) => Ok(Vec::new()),
-        Err(Error::Invalid | Error::Loop) if !has_users_attributes => Ok(Vec::new()),
+        Err(Error::NotSupported) => Ok(None),
+        Err(Error::Invalid | Error::Loop) if !has_users_attributes => Ok(None),
         Err(Error::AccessDenied | Error::NotPermitted) => {
             copier.lost(Lost::Xattrs, to);
-            Ok(Vec::new())
+            Ok(None)
         }
         Err(error) => Err(error),
     }
 }
 
 /// Copies attributes with an effect on the system, to a file that has its data and owner.
-async fn copy_system_xattrs(
+pub(super) async fn copy_system_xattrs(
     copier: &Copier,
     like: Like<'_>,
     to: &Place,
@@ -267,7 +309,13 @@ async fn copy_system_xattrs(
     Ok(())
 }
 
-async fn copy_xattrs(copier: &Copier, like: Like<'_>, to: &Place, id: FileId, names: &[Vec<u8>]) {
+pub(super) async fn copy_xattrs(
+    copier: &Copier,
+    like: Like<'_>,
+    to: &Place,
+    id: FileId,
+    names: &[Vec<u8>],
+) {
     for name in names {
         let value = match like.place.fs.get_xattr(&Caller::Own, like.attr.id.xattr(name)).await {
             Ok(value) => value,
@@ -293,7 +341,7 @@ async fn copy_xattrs(copier: &Copier, like: Like<'_>, to: &Place, id: FileId, na
 }
 
 /// Copies access control lists; if the source has none, removes inherited ones.
-async fn copy_acls(
+pub(super) async fn copy_acls(
     copier: &Copier,
     like: Like<'_>,
     to: &Place,

@@ -64,6 +64,7 @@ pub(crate) enum Lost {
     /// Extended attributes that cannot be listed, or are too many to name individually.
     Xattrs,
     Acls,
+    Owner,
     Times,
 }
 
@@ -73,6 +74,7 @@ impl Lost {
             Self::Xattr(name) => format!("the extended attribute {}", shown(name)),
             Self::Xattrs => "extended attributes".into(),
             Self::Acls => "access control lists".into(),
+            Self::Owner => "owner and group".into(),
             Self::Times => "times".into(),
         }
     }

@@ -1,13 +1,21 @@
 //! What a synchronization does before an entry is copied.
 
+use super::attributes::Like;
 use super::copier::{Copier, add};
+use super::mend::mend;
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::text::kind_name;
 use std::sync::atomic::Ordering;
 use weir_vfs::{Attr, Caller, Error, FileKind};
 
-/// Decides about an entry: whether the copy continues with it. Removes a file in the place of a directory.
+/// Whether an entry takes part.
+pub(crate) fn takes(copier: &Copier, from: &Place, attr: &Attr) -> bool {
+    copier.options.mirror.as_ref().is_none_or(|mirror| mirror.takes(from, attr))
+}
+
+/// Decides about an entry that takes part: whether the copy continues with it. Removes a file in the
+/// place of a directory.
 pub(crate) async fn prepare(
     copier: &Copier,
     from: &Place,
@@ -15,9 +23,6 @@ pub(crate) async fn prepare(
     to: &mut Place,
 ) -> Result<bool> {
     let Some(mirror) = &copier.options.mirror else { return Ok(true) };
-    if !mirror.takes(from, attr) {
-        return Ok(false);
-    }
     let Some(there) = &to.attr else { return Ok(true) };
     match (attr.kind, there.kind) {
         (FileKind::Directory, FileKind::Directory) => Ok(true),
@@ -63,6 +68,11 @@ pub(crate) async fn prepare(
         (kind, other) => {
             let is_same = kind == other && is_like((from, attr), (to, there)).await?;
             if is_same {
+                let mended = mend(copier, Like::new(from, attr), to, there).await;
+                let mended = mended.asked(|| format!("set the attributes of {}", to.shown))?;
+                if mended && copier.options.dry_run {
+                    copier.progress.made(&from.shown, &to.shown);
+                }
                 add(&copier.tally.up_to_date, 1);
             }
             Ok(!is_same)
@@ -70,7 +80,7 @@ pub(crate) async fn prepare(
     }
 }
 
-/// Whether a link or special file is up to date.
+/// Whether a link or special file is up to date, but for attributes that can be set.
 async fn is_like((from, attr): (&Place, &Attr), (to, there): (&Place, &Attr)) -> Result<bool> {
     if attr.kind != FileKind::Symlink {
         let state = |attr: &Attr| (attr.rdev, attr.mode, attr.uid, attr.gid);

@@ -6,7 +6,7 @@
 //!    those of the single steps.
 
 use super::attributes;
-use super::copier::{Copier, Left, Lost, add};
+use super::copier::{Copier, Left, add};
 use super::file::Source;
 use super::options::{Reflink, Sparse};
 use super::{source, zeros};
@@ -86,8 +86,8 @@ pub(crate) async fn write(
     }
     copier.temporary.lock().remove(&number);
     let Some(copy) = put? else { return Ok(None) };
-    if copier.options.preserve && !attributes::has_times(&copy, &source.attr) {
-        copier.lost(Lost::Times, to);
+    if copier.options.preserve {
+        attributes::report(copier, &copy, &source.attr, to);
     }
     let tally = &copier.tally;
     add(&tally.read_bytes, content.data_bytes);

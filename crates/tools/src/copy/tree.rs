@@ -1,6 +1,7 @@
 //! A tree: walks directories in order, and copies regular files concurrently.
 //!
-//! 1. Two sources never write to one name: the second one fails.
+//! 1. Two sources never write to one name, or to names that the destination takes for one: the
+//!    second one fails.
 //! 2. A directory is not copied into itself, regardless of the paths used.
 //! 3. Directories are made and listed ahead, several at a time: the beginning of each is in memory
 //!    ([`PAGES_AHEAD`]), the rest is read when its turn comes. A directory exists before its entries
@@ -8,24 +9,22 @@
 
 use super::attributes::{self, Like};
 use super::copier::{Copier, add};
+use super::directory::{Ahead, Existing, Level, Made, Opened, lookup, open};
+use super::mend::mend;
+use super::names::{Met, Names};
 use super::options::Overwrite;
-use super::{entry, file, source};
+use super::{entry, file, node, source};
 use crate::beyond::may_be_mount_point;
 use crate::chain::Chain;
 use crate::failure::{Asked, Failure, Result};
-use crate::listing::Listing;
 use crate::mounts::{Mounts, Place};
 use crate::text::kind_name;
 use futures_util::{StreamExt, stream};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use weir_pagecache::CachedFs;
-use weir_vfs::{
-    Attr, Caller, DirEntry, Error, FileId, FileKind, RenameFlags, SetAttr, SpecialFile,
-};
-use xxhash_rust::xxh3::xxh3_128;
+use weir_vfs::{Attr, Caller, DirEntry, Error, FileId, FileKind, RenameFlags};
 
 /// The copy of a file with several names, once it exists, and its place.
 type Copied = Arc<OnceLock<(FileId, Place)>>;
@@ -48,66 +47,24 @@ struct Walk<'a> {
     links: Vec<(Copied, Place)>,
     /// Destination directories, which must not be copied themselves.
     into: Vec<(CachedFs, Attr)>,
-    /// Names already used as destinations, by directory and hash, if there are several sources.
-    taken: Option<HashSet<(FileId, u128)>>,
+    /// Names already used as destinations.
+    names: Names,
+    /// Directories of the destination that are written to, and their sources.
+    taken: HashMap<FileId, String>,
 }
 
-/// A directory to copy.
-struct Ahead {
-    from: Place,
-    attr: Attr,
-    to: Place,
-    level: Level,
-}
-
-/// Where a file is in a tree.
-#[derive(Clone)]
-struct Level {
-    /// Number of directories above it that are copied as well.
-    depth: usize,
-    /// The file system of the top.
-    top_fsid: u64,
-    /// If links are followed: the directories above it that are copied as well.
-    above: Chain<Attr>,
+/// The directory that an entry is in.
+struct Within<'a> {
+    from: (&'a Place, FileId),
+    /// Its copy was listed to the end before the first file was copied into it.
+    is_known: bool,
 }
 
 /// An entry of a directory, what was found there, and its destination.
 type Target = (Place, weir_vfs::Result<Attr>, Place);
 
-/// A directory of the destination, and its source.
-struct Made {
-    from: Place,
-    attr: Attr,
-    to: Place,
-    /// The copy, as it was made or found.
-    now: Attr,
-    level: Level,
-}
-
-/// A directory that exists at the destination, and the beginning of its source's entries.
-struct Opened {
-    made: Made,
-    is_new: bool,
-    entries: Vec<DirEntry>,
-    rest: Listing,
-    /// Whether all of `entries` could be listed.
-    listed: Result<()>,
-    there: Existing,
-}
-
-/// The entries of a directory of the destination, or the first of them.
-#[derive(Default)]
-struct Existing {
-    found: HashMap<Vec<u8>, Attr>,
-    is_complete: bool,
-}
-
 /// Directories that are made and listed at a time.
 const OPENED_AT_ONCE: usize = 8;
-/// Pages of entries of each that are read ahead.
-const PAGES_AHEAD: usize = 2;
-/// Most entries of an existing directory of the destination that are in memory.
-const MOST_EXISTING: usize = 16 << 10;
 /// Calls in flight at a time for names that are not, and for attributes of directories.
 const CALLS_AT_ONCE: usize = 32;
 
@@ -127,7 +84,8 @@ pub(crate) async fn copy(
         linked: HashMap::new(),
         links: Vec::new(),
         into: Vec::new(),
-        taken: (pairs.len() > 1).then(HashSet::new),
+        names: Names::new(&pairs),
+        taken: HashMap::new(),
     };
     tokio::select! {
         () = walk.all(pairs) => walk.finish().await,
@@ -142,6 +100,7 @@ pub(crate) async fn copy(
 impl Walk<'_> {
     async fn all(&mut self, pairs: Vec<(Place, Place)>) {
         for (from, to) in pairs {
+            self.names.begin_source();
             if let Err(failure) = self.pair(from, to).await {
                 self.copier.fail(failure);
             }
@@ -163,22 +122,22 @@ impl Walk<'_> {
                 }
             }
         }
-        while let Some(joined) = self.files.join_next().await {
-            self.joined(joined);
-        }
+        self.join_all().await;
     }
 
     async fn pair(&mut self, from: Place, mut to: Place) -> Result<()> {
         let attr = from.existing("copy")?.clone();
         // An earlier source may have created it.
-        if let (Some(_), Some(name)) = (&self.taken, &to.name) {
+        if self.names.has_several_sources()
+            && let Some(name) = &to.name
+        {
             to.attr = lookup(&to, name).await?;
         }
         if let Some(into) = to.attr.as_ref().filter(|a| a.kind == FileKind::Directory) {
             self.into.push((to.fs.clone(), into.clone()));
         }
         let level = Level { depth: 0, top_fsid: attr.fsid, above: Chain::default() };
-        self.entry(from, attr, to, level).await;
+        self.entry(from, attr, to, level, None).await;
         Ok(())
     }
 
@@ -190,20 +149,25 @@ impl Walk<'_> {
     }
 
     /// Copies one entry, or queues it.
-    async fn entry(&mut self, from: Place, attr: Attr, mut to: Place, level: Level) {
+    async fn entry(
+        &mut self,
+        from: Place,
+        attr: Attr,
+        mut to: Place,
+        level: Level,
+        within: Option<&Within<'_>>,
+    ) {
+        if !entry::takes(self.copier, &from, &attr) {
+            return;
+        }
+        let may_merge = match self.meet(&from, &attr, &mut to, within).await {
+            Ok(may_merge) => may_merge,
+            Err(failure) => return self.copier.fail(failure),
+        };
         match entry::prepare(self.copier, &from, &attr, &mut to).await {
             Ok(true) => {}
             Ok(false) => return,
             Err(failure) => return self.copier.fail(failure),
-        }
-        if attr.kind != FileKind::Directory
-            && let Some(taken) = &mut self.taken
-            && let Some(name) = &to.name
-            && !taken.insert((to.dir, xxh3_128(name)))
-        {
-            let asked = format!("copy {} to {}", from.shown, to.shown);
-            let failure = Failure::new(asked, "another source was just copied to that name");
-            return self.copier.fail(failure.advice("copy them to different directories"));
         }
         if attr.kind != FileKind::Directory && self.is_kept(&attr, &to) {
             add(&self.copier.tally.kept, 1);
@@ -217,15 +181,15 @@ impl Walk<'_> {
                 let advice = "use -r to copy directories and special files";
                 self.copier.fail(failure.advice(advice));
             }
-            FileKind::Directory => self.ahead.push(Ahead { from, attr, to, level }),
+            FileKind::Directory => self.ahead.push(Ahead { from, attr, to, may_merge, level }),
             _ if self.copier.options.dry_run => self.copier.progress.made(&from.shown, &to.shown),
             _ => {
                 let copier = Arc::clone(self.copier);
                 self.spawn(async move {
                     let make = async {
                         match attr.kind {
-                            FileKind::Symlink => symlink(&copier, &from, &attr, &to).await,
-                            _ => special(&copier, &from, &attr, &to).await,
+                            FileKind::Symlink => node::symlink(&copier, &from, &attr, &to).await,
+                            _ => node::special(&copier, &from, &attr, &to).await,
                         }
                     };
                     let made = tokio::select! {
@@ -239,6 +203,54 @@ impl Walk<'_> {
                 })
                 .await;
             }
+        }
+    }
+
+    /// Fails if another source has the name of an entry, or one that the destination takes for it.
+    /// Returns whether the entry is a directory that may be merged with another one.
+    async fn meet(
+        &mut self,
+        from: &Place,
+        attr: &Attr,
+        to: &mut Place,
+        within: Option<&Within<'_>>,
+    ) -> Result<bool> {
+        // The root of a store.
+        let Some(name) = to.name.clone() else { return Ok(true) };
+        let is_directory = attr.kind == FileKind::Directory;
+        match self.names.meet(to.dir, &name) {
+            Met::First => Ok(false),
+            Met::Again if is_directory => Ok(true),
+            Met::Again => {
+                let asked = format!("copy {} to {}", from.shown, to.shown);
+                let failure = Failure::new(asked, "another source was just copied to that name");
+                Err(failure.advice("copy them to different directories"))
+            }
+            // Nothing is made that could be found.
+            Met::Similar(_) if self.copier.options.dry_run => Ok(false),
+            Met::Similar(source) => {
+                // What is there now tells which name the destination takes it for.
+                self.join_all().await;
+                self.make_links().await;
+                let now = lookup(to, &name).await?;
+                let is_known = within.is_some_and(|within| within.is_known);
+                let was = to.attr.as_ref().filter(|_| is_known).map(|attr| attr.id);
+                let is_as_before = now.as_ref().is_none_or(|now| was == Some(now.id));
+                if !is_as_before
+                    && let Some(other) =
+                        self.names.other(source, within.map(|within| within.from), to).await?
+                {
+                    return Err(taken_for_one(from, to, &other));
+                }
+                to.attr = now;
+                Ok(false)
+            }
+        }
+    }
+
+    async fn join_all(&mut self) {
+        while let Some(joined) = self.files.join_next().await {
+            self.joined(joined);
         }
     }
 
@@ -277,13 +289,7 @@ impl Walk<'_> {
         }
         self.copier.progress.found(attr.size);
         if file::is_done(self.copier, &attr, &to) {
-            self.copier.progress.copied(attr.size);
-            add(&self.copier.tally.up_to_date, 1);
-            if let (Some(copied), Some(there)) = (copied, &to.attr) {
-                // Set once, as only a file's first name gets here.
-                let _ = copied.set((there.id, to.clone()));
-            }
-            return;
+            return self.up_to_date(from, attr, to, copied).await;
         }
         if self.copier.options.dry_run {
             self.copier.progress.made(&from.shown, &to.shown);
@@ -316,12 +322,48 @@ impl Walk<'_> {
         .await;
     }
 
+    /// Counts a file that needs no copy. In a mirror, it may need attributes.
+    async fn up_to_date(&mut self, from: Place, attr: Attr, to: Place, copied: Option<Copied>) {
+        self.copier.progress.copied(attr.size);
+        add(&self.copier.tally.up_to_date, 1);
+        if let (Some(copied), Some(there)) = (copied, &to.attr) {
+            // Set once, as only a file's first name gets here.
+            let _ = copied.set((there.id, to.clone()));
+        }
+        if self.copier.options.mirror.is_none() {
+            return;
+        }
+        let copier = Arc::clone(self.copier);
+        self.spawn(async move {
+            let Some(there) = &to.attr else { return };
+            let mend = || mend(&copier, Like::new(&from, &attr), &to, there);
+            let mend = to.found_again(there.id, || from.found_again(attr.id, mend));
+            let mended = tokio::select! {
+                mended = mend => mended,
+                () = copier.interrupted() => return,
+            };
+            match mended.asked(|| format!("set the attributes of {}", to.shown)) {
+                Ok(true) if copier.options.dry_run => copier.progress.made(&from.shown, &to.shown),
+                Ok(_) => {}
+                Err(failure) => copier.fail(failure),
+            }
+        })
+        .await;
+    }
+
     /// Copies the content of a directory whose copy exists.
     async fn directory(&mut self, opened: Opened) -> Result<()> {
-        let Opened { made, is_new, entries, mut rest, listed, there } = opened;
+        let Opened { made, is_new, may_merge, entries, mut rest, mut listed, there } = opened;
         let Made { from, to, attr, now, level } = &made;
         let (from, to, attr, level) = (from.clone(), to.clone(), attr.clone(), level.clone());
         let id = now.id;
+        let is_known = there.is_complete && !self.names.has_several_sources();
+        let is_taken = (!self.copier.options.dry_run)
+            .then(|| self.taken.insert(id, from.shown.clone()))
+            .flatten();
+        if let Some(other) = is_taken.filter(|_| !may_merge) {
+            return Err(taken_for_one(&from, &to, &other));
+        }
         // If the topmost directory were inside the source, it would be found there and copied into
         // itself, forever.
         if is_new && level.depth == 0 && !self.copier.options.dry_run {
@@ -336,6 +378,7 @@ impl Walk<'_> {
             false => Chain::default(),
         };
         let level = Level { depth: level.depth + 1, above, ..level };
+        let within = Within { from: (&from, attr.id), is_known };
         let mut page = Some(entries);
         while let Some(entries) = page {
             for target in targets((&from, attr.id), (&to, id), &there, entries).await {
@@ -347,15 +390,24 @@ impl Walk<'_> {
                     Err(failure) => Err(failure),
                 };
                 match found {
-                    Ok((source, attr, to)) => self.entry(source, attr, to, level.clone()).await,
+                    Ok((source, attr, to)) => {
+                        self.entry(source, attr, to, level.clone(), Some(&within)).await
+                    }
                     Err(failure) => self.copier.fail(failure),
                 }
             }
             if listed.is_err() {
                 break;
             }
-            page = rest.next().await.asked(|| format!("list {}", from.shown))?;
+            page = match rest.next().await.asked(|| format!("list {}", from.shown)) {
+                Ok(page) => page,
+                Err(failure) => {
+                    listed = Err(failure);
+                    break;
+                }
+            };
         }
+        self.names.end_directory();
         listed
     }
 
@@ -389,9 +441,8 @@ impl Walk<'_> {
         Ok((led, attr))
     }
 
-    /// After the files exist: creates further names and sets the attributes of directories, the
-    /// innermost first.
-    async fn finish(&mut self) {
+    /// After the files exist: creates further names of them.
+    async fn make_links(&mut self) {
         for (copied, to) in std::mem::take(&mut self.links) {
             if self.copier.options.dry_run {
                 continue;
@@ -400,6 +451,12 @@ impl Walk<'_> {
                 self.copier.fail(failure);
             }
         }
+    }
+
+    /// After the files exist: creates further names and sets the attributes of directories, the
+    /// innermost first.
+    async fn finish(&mut self) {
+        self.make_links().await;
         let mut made = std::mem::take(&mut self.made);
         // Of several sources that were copied into one directory, the first one counts.
         let mut copies = HashSet::new();
@@ -471,100 +528,14 @@ impl Walk<'_> {
     }
 }
 
+fn taken_for_one(from: &Place, to: &Place, other: &str) -> Failure {
+    let failed = format!("the destination takes its name for that of {other}");
+    let failure = Failure::new(format!("copy {} to {}", from.shown, to.shown), failed);
+    failure.advice("rename one of them, or copy them to different directories")
+}
+
 fn panicked(error: &JoinError) -> Failure {
     Failure::new("copy a file", format!("a fault in weir: {error}"))
-}
-
-/// Makes the directory at the destination if necessary, and begins to list its source and, if it
-/// existed, itself.
-async fn open(copier: &Copier, into: &[(CachedFs, Attr)], next: Ahead) -> Result<Opened> {
-    let Ahead { from, attr, to, level } = next;
-    if is_target(into, &from, &attr).await {
-        let asked = format!("copy the directory {}", from.shown);
-        let failure = Failure::new(asked, "the copy would be inside of it");
-        return Err(failure.advice("copy it to a place outside of it"));
-    }
-    let make = || format!("make the directory {}", to.shown);
-    let (now, is_new) = match (&to.attr, &to.name) {
-        (Some(there), _) if there.kind == FileKind::Directory => (there.clone(), false),
-        (None, Some(_)) if copier.options.dry_run => {
-            copier.progress.made(&from.shown, &to.shown);
-            // No call is made with it: it is taken for empty, and nothing is written.
-            (attr.clone(), true)
-        }
-        (None, Some(name)) => {
-            // A protected directory is protected from the start; any other gets its final mode
-            // at once, so that an interrupted run leaves no directory that other users cannot
-            // enter.
-            let usual = attr.mode & 0o777 & !copier.options.umask;
-            let first = if copier.options.preserve { 0o700 } else { usual | 0o700 };
-            let set = SetAttr { mode: Some(first), ..SetAttr::default() };
-            let made = || to.fs.mkdir(&Caller::Own, to.dir.entry(name).with(&set));
-            match to.with_directory(made).await {
-                Ok(made) => {
-                    copier.changed.lock().insert(to.dir);
-                    add(&copier.tally.directories, 1);
-                    copier.progress.made(&from.shown, &to.shown);
-                    (made, true)
-                }
-                // The listing does not have the name, but the file system takes another one for it
-                // (by folding case, say), or it was made meanwhile.
-                Err(Error::Exists) => match lookup(&to, name).await? {
-                    Some(there) if there.kind == FileKind::Directory => (there, false),
-                    _ => return Err(Error::Exists).asked(make),
-                },
-                Err(error) => return Err(error).asked(make),
-            }
-        }
-        _ => return Err(Error::NotDirectory).asked(make),
-    };
-    let mut there = Existing { found: HashMap::new(), is_complete: is_new };
-    if !is_new {
-        there.read(&to, now.id).await;
-    }
-    let stays_out = copier.options.one_file_system && attr.fsid != level.top_fsid;
-    let mut rest = match stays_out {
-        true => Listing::nothing(&from, attr.id),
-        false => Listing::at(&from, attr.id),
-    };
-    let mut entries = Vec::new();
-    let mut listed = Ok(());
-    for _ in 0..PAGES_AHEAD {
-        match rest.next().await.asked(|| format!("list {}", from.shown)) {
-            Ok(Some(page)) => entries.extend(page),
-            Ok(None) => break,
-            Err(failure) => {
-                listed = Err(failure);
-                break;
-            }
-        }
-    }
-    Ok(Opened { made: Made { from, attr, to, now, level }, is_new, entries, rest, listed, there })
-}
-
-impl Existing {
-    /// Reads the entries of the directory at `place`, as many as fit. Names that this does not find
-    /// are looked up: the caller may be allowed to search a directory and not to list it.
-    async fn read(&mut self, place: &Place, id: FileId) {
-        let mut listing = Listing::at(place, id);
-        while self.found.len() < MOST_EXISTING {
-            let page = match listing.next().await {
-                Ok(Some(page)) => page,
-                Ok(None) => {
-                    self.is_complete = true;
-                    return;
-                }
-                Err(_) => return,
-            };
-            for entry in page {
-                match entry.attr {
-                    Some(attr) => drop(self.found.insert(entry.name, attr)),
-                    // The name exists, but not what it is: it has to be looked up.
-                    None => return,
-                }
-            }
-        }
-    }
 }
 
 /// The entries of a directory with their destinations, without those that vanished.
@@ -595,98 +566,4 @@ async fn targets(
     });
     let pairs: Vec<Result<Option<_>>> = pairs.buffered(CALLS_AT_ONCE).collect().await;
     pairs.into_iter().filter_map(Result::transpose).collect()
-}
-
-/// Whether a directory of the source is a destination.
-async fn is_target(into: &[(CachedFs, Attr)], from: &Place, attr: &Attr) -> bool {
-    for (fs, into) in into {
-        if into.id.ino != attr.id.ino {
-            continue;
-        }
-        if is_one_directory((fs, into), (&from.fs, attr)).await {
-            return true;
-        }
-    }
-    false
-}
-
-async fn symlink(copier: &Copier, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
-    let write = || format!("make the symbolic link {}", to.shown);
-    let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
-    let read = || from.fs.readlink(&Caller::Own, attr.id);
-    let target = from.found_again(attr.id, read).await;
-    let target = target.asked(|| format!("read the symbolic link {}", from.shown))?;
-    clear(to).await.asked(write)?;
-    let set = SetAttr::default();
-    let make = || to.fs.symlink(&Caller::Own, to.dir.entry(name).with(&set), &target);
-    let made = to.with_directory(make).await.asked(write)?;
-    copier.changed.lock().insert(to.dir);
-    if copier.options.preserve {
-        attributes::set_of_link(copier, Like::new(from, attr), to, &made).await.asked(write)?;
-    }
-    add(&copier.tally.symlinks, 1);
-    Ok(())
-}
-
-async fn special(copier: &Copier, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
-    let write = || format!("make the {} {}", kind_name(attr.kind), to.shown);
-    let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
-    let node = SpecialFile::of(attr).ok_or(Error::Invalid).asked(write)?;
-    clear(to).await.asked(write)?;
-    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    let make = || to.fs.mknod(&Caller::Own, to.dir.entry(name).with(&set), node);
-    let made = to.with_directory(make).await.asked(write)?;
-    copier.changed.lock().insert(to.dir);
-    attributes::set(copier, Like::new(from, attr), to, made.id).await.asked(write)?;
-    add(&copier.tally.special_files, 1);
-    Ok(())
-}
-
-/// Removes an existing entry in the place of a link or special file; never a directory.
-async fn clear(to: &Place) -> weir_vfs::Result<()> {
-    match (&to.attr, &to.name) {
-        (Some(attr), _) if attr.kind == FileKind::Directory => Err(Error::IsDirectory),
-        (Some(_), Some(name)) => {
-            let unlink = || to.fs.unlink(&Caller::Own, to.dir.entry(name));
-            to.with_directory(unlink).await
-        }
-        _ => Ok(()),
-    }
-}
-
-async fn lookup(place: &Place, name: &[u8]) -> Result<Option<Attr>> {
-    let look_up = || place.fs.lookup(&Caller::Own, place.dir.entry(name));
-    match place.with_directory(look_up).await {
-        Ok(attr) => Ok(Some(attr)),
-        Err(Error::NotFound) => Ok(None),
-        Err(error) => Err(error).asked(|| format!("find {}", place.shown)),
-    }
-}
-
-/// Whether two directories with the same inode number are the same. Different views of a directory
-/// are compared by its times, which change whenever a file is copied into it: so one view counts
-/// only if the other shows the same before and after.
-async fn is_one_directory(
-    (fs, into): (&CachedFs, &Attr),
-    (other, attr): (&CachedFs, &Attr),
-) -> bool {
-    const LOOKS: u32 = 100;
-    const PAUSE: Duration = Duration::from_millis(20);
-    if into.fsid == attr.fsid {
-        return true;
-    }
-    for _ in 0..LOOKS {
-        let before = fs.getattr(into.id).await;
-        let (seen, after) = (other.getattr(attr.id).await, fs.getattr(into.id).await);
-        let (Ok(before), Ok(seen), Ok(after)) = (before, seen, after) else { return false };
-        if source::is_same(&before, &seen) || source::is_same(&after, &seen) {
-            return true;
-        }
-        if (before.mtime, before.ctime) == (after.mtime, after.ctime) {
-            return false;
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-    // It never stops changing: copying it into itself would not end, refusing costs a message.
-    true
 }
