@@ -119,6 +119,23 @@ impl Mountpoint {
         mounts_at(&self.path).contains(&self.id)
     }
 
+    /// Makes the kernel read ahead by the largest READ, 1 MiB, where it fills its own cache: for mapped
+    /// files, and with [`Keeper::Kernel`](crate::Keeper::Kernel). It takes 128 KiB by itself. Call this
+    /// when the session has begun. Source: Documentation/ABI/testing/sysfs-class-bdi of Linux.
+    ///
+    /// # Errors
+    /// Only root may change this.
+    pub fn widen_read_ahead(&self) -> io::Result<()> {
+        let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+        let own = table.lines().map(|line| line.split(' ')).find_map(|mut fields| {
+            let is_own = fields.next()?.parse() == Ok(self.id);
+            fields.nth(1).filter(|_| is_own)
+        });
+        let device = own.ok_or(io::ErrorKind::NotFound)?;
+        let kib = (crate::session::MOST_BYTES >> 10).to_string();
+        std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), kib)
+    }
+
     /// Takes the mount away: no program finds it any more, and those that have files open keep them
     /// until the connection ends.
     ///

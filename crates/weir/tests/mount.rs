@@ -370,6 +370,24 @@ fn the_kernels_pages_are_as_new_as_the_last_open() {
 }
 
 #[test]
+fn on_a_mount_by_root_the_kernel_reads_ahead_by_the_largest_read() {
+    if !weir_skip::is_root("only root changes how far the kernel reads ahead") {
+        return;
+    }
+    let (near, source) = source();
+    let Some(mount) = Mount::start(near.path(), "mnt", &[], source.to_str().unwrap()) else {
+        return;
+    };
+    let device = mount.dir.metadata().unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    match fs::read_to_string(&setting) {
+        Ok(kib) => assert_eq!(kib.trim(), "1024"),
+        Err(error) => weir_skip::skip(format!("{setting}: {error}")),
+    }
+}
+
+#[test]
 fn a_change_of_data_by_any_user_removes_set_id_bits() {
     if !weir_skip::is_root("only root mounts for other users everywhere") {
         return;

@@ -10,7 +10,7 @@ use crate::commands::runtime;
 use crate::ended::Ended;
 use std::path::PathBuf;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use weir_fuse::{MountError, MountOptions, Mountpoint, Session, Settings};
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_tools::failure::{Asked, Failure, Result};
@@ -76,6 +76,9 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
             return Err(Failure::new(shown, error.to_string()));
         }
     };
+    if let Err(error) = mountpoint.widen_read_ahead() {
+        debug!("the kernel reads ahead by its own measure: {error}");
+    }
     control::listen(&session, &fs, &shown, (&mountpoint, local));
     info!("mounted {source} on {}", mountpoint.path().display());
     background::announce(args.announce)?;
