@@ -11,7 +11,7 @@ use weir_tools::mounts::Place;
 use weir_tools::origin::Origin;
 use weir_tools::sync::sync;
 use weir_vfs::{
-    Access, Attr, Caller, CreateMode, DirPage, EntryName, Error, FileId, FileSystem,
+    Access, Acl, AclName, Attr, Caller, CreateMode, DirPage, EntryName, Error, FileId, FileSystem,
     FileSystemDecorator, IoFlags, OpenFile, OpenFileDecorator, ReadOp, ReaddirRequest, RenameFlags,
     Result, SetAttr, Unnamed, WriteOp,
 };
@@ -34,12 +34,22 @@ struct Faults {
     fsid: u64,
     /// Pages of listings that succeed before all others fail; a page has two entries then.
     pages: Option<AtomicI64>,
+    /// Extended attributes and access control lists may not be read.
+    hides_attributes: bool,
 }
 
 impl Default for Faults {
     fn default() -> Self {
         let (writes, reads) = (AtomicI64::new(i64::MAX), AtomicU64::new(0));
-        Self { writes, reads, changes: false, folds_case: false, fsid: 77, pages: None }
+        Self {
+            writes,
+            reads,
+            changes: false,
+            folds_case: false,
+            fsid: 77,
+            pages: None,
+            hides_attributes: false,
+        }
     }
 }
 
@@ -79,6 +89,20 @@ impl FileSystemDecorator for Failing {
             }
         }
         self.store.readdir(caller, request).await
+    }
+
+    async fn list_xattrs(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
+        match self.faults.hides_attributes {
+            true => Err(Error::AccessDenied),
+            false => self.store.list_xattrs(caller, id).await,
+        }
+    }
+
+    async fn get_acl(&self, acl: AclName) -> Result<Option<Acl>> {
+        match self.faults.hides_attributes {
+            true => Err(Error::AccessDenied),
+            false => self.store.get_acl(acl).await,
+        }
     }
 
     async fn rename_counted(
@@ -312,4 +336,18 @@ async fn nothing_is_removed_if_a_listing_of_the_source_fails_half_way() {
     }
     assert_eq!(removed, [0, 0, 0, 0, 0, 0, 1]);
     assert_eq!(names(&to).await, ["a", "b", "c", "d", "e"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attributes_that_may_not_be_read_are_reported_and_no_failure() {
+    let cache = cache();
+    let (from, store) = (source(&cache, MemoryFs::new()), MemoryFs::new());
+    write(&from, "file", &[0], 1).await;
+    mirror(&from, &cache.mount(store.clone()), Reflink::Auto).await;
+    let faults = Arc::new(Faults { hides_attributes: true, fsid: 78, ..Faults::default() });
+    let to = cache.mount(Arc::new(Failing { store, faults }));
+    let summary = mirror(&from, &to, Reflink::Auto).await;
+    assert_eq!((summary.failures, summary.up_to_date), (Vec::<String>::new(), 1));
+    let said = summary.not_preserved.join("; ");
+    assert!(said.contains("extended attributes of") && said.contains("control lists of"), "{said}");
 }

@@ -24,7 +24,8 @@ pub(crate) async fn mend(
         false => Owned::Alike,
     };
     let xattrs = different_xattrs(copier, like, to, there).await?;
-    let is_listed = there.kind == FileKind::Regular && !has_same_acl(like, to, there.id).await?;
+    let is_listed =
+        there.kind == FileKind::Regular && !has_same_acl(copier, like, to, there.id).await;
     let is_changed = differs || is_listed || !xattrs.is_empty();
     if is_dry || !is_changed {
         return Ok(is_changed);
@@ -78,6 +79,10 @@ async fn different_xattrs(
         Ok(found) => found,
         Err(Error::NotSupported) => Vec::new(),
         Err(_) if !is_file => Vec::new(),
+        Err(Error::AccessDenied | Error::NotPermitted) => {
+            copier.lost(Lost::Xattrs, to);
+            return Ok(Xattrs::default());
+        }
         Err(error) => return Err(error),
     };
     let mut xattrs = Xattrs { extra: extra(&names, &found), to_set: Vec::new() };
@@ -120,16 +125,17 @@ async fn remove(copier: &Copier, names: &[Vec<u8>], to: &Place, id: FileId) {
     }
 }
 
-/// Whether a regular file has the access control list of its source.
-async fn has_same_acl(like: Like<'_>, to: &Place, id: FileId) -> Result<bool> {
-    let list = match like.place.fs.get_acl(like.attr.id.acl(AclKind::Access)).await {
-        Ok(list) => list,
-        Err(Error::NotSupported) => return Ok(true),
-        Err(error) => return Err(error),
-    };
-    match to.fs.get_acl(id.acl(AclKind::Access)).await {
-        Ok(there) => Ok(there == list),
-        Err(Error::NotSupported) => Ok(list.is_none()),
-        Err(error) => Err(error),
+/// Whether a regular file has the access control list of its source, as far as both can be read.
+async fn has_same_acl(copier: &Copier, like: Like<'_>, to: &Place, id: FileId) -> bool {
+    let list = like.place.fs.get_acl(like.attr.id.acl(AclKind::Access)).await;
+    let there = to.fs.get_acl(id.acl(AclKind::Access)).await;
+    match (list, there) {
+        (Err(Error::NotSupported), _) | (Ok(None), Err(Error::NotSupported)) => true,
+        (Ok(list), Ok(there)) => list == there,
+        (Ok(_), Err(Error::NotSupported)) => false,
+        (Err(_), _) | (_, Err(_)) => {
+            copier.lost(Lost::Acls, to);
+            true
+        }
     }
 }
