@@ -40,7 +40,7 @@ pub(super) fn summary(figures: &Figures) -> [(&'static str, String); 5] {
     let dirty = size_text(cache.dirty_bytes);
     let hits = cache.hit_rate.map_or("-".into(), |hits| format!("{:.1}%", hits * 100.0));
     let uncached = format!(
-        "{} in, {} dropped, {} kept by cached access, {} of others lost",
+        "{} in, {} dropped, {} claimed, {} lost",
         rate(figures, cache.uncached_bytes),
         rate(figures, cache.pruned_bytes),
         rate(figures, cache.claimed_bytes),
@@ -64,7 +64,7 @@ pub(super) fn summary(figures: &Figures) -> [(&'static str, String); 5] {
 }
 
 /// The operations of the interval.
-pub(super) fn operations(figures: &Figures) -> Table<9> {
+pub(super) fn operations(figures: &Figures) -> Table<8> {
     let row = |one: &OperationFigures| {
         let OperationFigures { protocol, name, latency, .. } = one;
         [
@@ -72,26 +72,15 @@ pub(super) fn operations(figures: &Figures) -> Table<9> {
             mean(one),
             duration(latency.p50),
             duration(latency.p99),
-            rate(figures, one.received_bytes),
-            rate(figures, one.sent_bytes),
+            size_text(figures.per_second(one.received_bytes) as u64),
+            size_text(figures.per_second(one.sent_bytes) as u64),
             rounded(figures.per_second(one.failed)),
-            protocol.clone(),
-            name.clone(),
+            format!("{protocol} {name}"),
         ]
     };
     Table {
-        titles: [
-            "per s",
-            "mean",
-            "50% in",
-            "99% in",
-            "received",
-            "sent",
-            "failed",
-            "via",
-            "Operation",
-        ],
-        widths: [8, 8, 8, 8, 12, 12, 7, 7, 20],
+        titles: ["per s", "mean", "50% in", "99% in", "recv/s", "sent/s", "failed", "Operation"],
+        widths: [7, 7, 7, 7, 11, 11, 6, 20],
         rows: figures.operations.iter().map(row).collect(),
     }
 }

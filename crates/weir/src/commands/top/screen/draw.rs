@@ -24,7 +24,9 @@ h          this help
 
 hits       share of reads that the cache answered without waiting
 Memory     of the page cache, of its budget
-Uncached   what uncached operations brought in, and dropped again
+Uncached   what uncached operations brought in, and dropped again;
+           claimed: kept, as a cached operation used it;
+           lost: of cached files, evicted for uncached operations
 READ_PLUS  bytes of holes that were described, not sent as zeros
 50% in     half of the operations took up to this; 99% in: 99 of 100
 delay      slowest operations, most calls, most dirty bytes first";
@@ -137,7 +139,7 @@ fn draw_table<const COLUMNS: usize>(
     let block = Block::new().borders(Borders::TOP).border_style(dim());
     let rows = table.rows.into_iter().skip(scrolled).map(cells);
     let shown =
-        ratatui::widgets::Table::new(rows, widths).header(header).column_spacing(2).block(block);
+        ratatui::widgets::Table::new(rows, widths).header(header).column_spacing(1).block(block);
     frame.render_widget(shown, area);
 }
 

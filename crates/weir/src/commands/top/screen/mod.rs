@@ -20,7 +20,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use weir_tools::failure::{Asked, Result};
@@ -76,6 +76,24 @@ fn read(target: Target, interval: Duration) -> io::Result<Receiver<Readings>> {
     Ok(receive)
 }
 
+/// Takes the readings that have arrived; returns whether there were any.
+///
+/// # Errors
+/// There will be no more: the thread that reads has ended by a panic.
+fn take_new(readings: &Receiver<Readings>, state: &mut State) -> io::Result<bool> {
+    let mut is_new = false;
+    loop {
+        match readings.try_recv() {
+            Ok(now) => state.take(now),
+            Err(TryRecvError::Empty) => return Ok(is_new),
+            Err(TryRecvError::Disconnected) => {
+                return Err(io::Error::other("the thread that reads the counters has ended"));
+            }
+        }
+        is_new = true;
+    }
+}
+
 fn run(
     mut terminal: DefaultTerminal,
     readings: &Receiver<Readings>,
@@ -87,10 +105,7 @@ fn run(
         if stop.load(Ordering::Acquire) {
             return Ok(Ended::Interrupted);
         }
-        for now in readings.try_iter() {
-            state.take(now);
-            is_changed = true;
-        }
+        is_changed |= take_new(readings, &mut state)?;
         if std::mem::take(&mut is_changed) {
             terminal.draw(|frame| draw::draw(frame, &state))?;
         }

@@ -2,6 +2,7 @@
 
 use super::draw::draw;
 use super::state::{Part, Rates, State};
+use super::take_new;
 use crate::commands::top::figures::Sample;
 use crate::commands::top::figures::sort::Sort;
 use crate::commands::top::reader::Readings;
@@ -199,6 +200,33 @@ fn arrows_choose_the_process_and_scroll() {
     press(&mut state, KeyCode::Home);
     press(&mut state, KeyCode::Up);
     assert!(drawn(&state, (110, 30)).contains("file-0"));
+}
+
+#[test]
+fn the_view_ends_with_the_thread_that_reads() {
+    let (send, receive) = std::sync::mpsc::channel();
+    let mut state = State::default();
+    assert!(!take_new(&receive, &mut state).unwrap());
+    send.send(readings([sample(7, 1000, 1)])).unwrap();
+    assert!(take_new(&receive, &mut state).unwrap() && state.shown().is_some());
+    drop(send);
+    assert!(take_new(&receive, &mut state).is_err());
+}
+
+#[test]
+fn a_terminal_of_80_columns_shows_all_of_them() {
+    let screen = drawn(&shown(), (80, 24));
+    let line = |part: &str| {
+        screen
+            .lines()
+            .find(|line| line.contains(part))
+            .unwrap_or_else(|| panic!("{part}:\n{screen}"))
+    };
+    assert!(line("per s").ends_with("failed Operation"), "{screen}");
+    assert!(line("nfs4 read_plus").contains("2.00 MiB"), "{screen}");
+    assert!(line("Uncached").ends_with("lost"), "{screen}");
+    assert!(line("/srv/images/file-0").contains("9.00 MiB"), "{screen}");
+    assert!(line("q quit").ends_with("h help"), "{screen}");
 }
 
 #[test]
