@@ -67,6 +67,8 @@ type Target = (Place, weir_vfs::Result<Attr>, Place);
 const OPENED_AT_ONCE: usize = 8;
 /// Calls in flight at a time for names that are not, and for attributes of directories.
 const CALLS_AT_ONCE: usize = 32;
+/// Files that are up to date whose attributes are compared at a time.
+const MENDED_AT_ONCE: usize = 64;
 
 /// Copies each first place to its second, until all is done or interrupted.
 pub(crate) async fn copy(
@@ -266,9 +268,14 @@ impl Walk<'_> {
         stays || options.asks && !self.copier.progress.may_replace(&to.shown)
     }
 
-    /// Runs a task, beside as many as the options allow.
+    /// Runs a task that copies a file, beside as many as the options allow.
     async fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        while self.files.len() >= self.copier.options.jobs {
+        self.spawn_beside(self.copier.options.jobs, task).await;
+    }
+
+    /// Runs a task when there are fewer than `most`.
+    async fn spawn_beside(&mut self, most: usize, task: impl Future<Output = ()> + Send + 'static) {
+        while self.files.len() >= most {
             if let Some(joined) = self.files.join_next().await {
                 self.joined(joined);
             }
@@ -334,7 +341,8 @@ impl Walk<'_> {
             return;
         }
         let copier = Arc::clone(self.copier);
-        self.spawn(async move {
+        // A few calls, and no data.
+        let mended = async move {
             let Some(there) = &to.attr else { return };
             let mend = || mend(&copier, Like::new(&from, &attr), &to, there);
             let mend = to.found_again(there.id, || from.found_again(attr.id, mend));
@@ -347,8 +355,8 @@ impl Walk<'_> {
                 Ok(_) => {}
                 Err(failure) => copier.fail(failure),
             }
-        })
-        .await;
+        };
+        self.spawn_beside(self.copier.options.jobs.max(MENDED_AT_ONCE), mended).await;
     }
 
     /// Copies the content of a directory whose copy exists.
