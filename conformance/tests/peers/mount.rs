@@ -190,6 +190,84 @@ lost = [n for n in map(int, open(sys.argv[2]).read().split()) if n not in there]
 assert not lost, f'lost: {lost}'
 ";
 
+/// PostgreSQL under load: its server is killed, then the mount.
+#[test]
+fn a_postgres_database_survives_kills_of_its_server_and_of_the_mount() {
+    if ["pg_ctl", "psql", "setpriv"].iter().any(|needed| program(needed).is_none()) {
+        return skip("PostgreSQL is not installed");
+    }
+    if !conformance::is_root("PostgreSQL runs as another user, and not as root") {
+        return;
+    }
+    for (way, served, client, options) in [WAYS[0], WAYS[1], WAYS[3]] {
+        let source = Source::new(served);
+        let beside = source.dir.path().canonicalize().unwrap().join("beside");
+        for dir in [&beside, &source.export.join("database")] {
+            fs::create_dir(dir).unwrap();
+            std::os::unix::fs::chown(dir, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let options: Vec<_> = ["--allow-other"].iter().chain(options).copied().collect();
+        let Some(mut mount) = source.mount(client, &options) else { return };
+        let database = mount.dir().join("database");
+        let step = |step: &str| {
+            let mut command = Command::new("setpriv");
+            let user = NOBODY.to_string();
+            command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "bash"]);
+            command.arg(workspace().join("conformance/guest/postgres.sh"));
+            command.arg(step).arg(&database).arg(&beside).current_dir("/");
+            command
+        };
+        let run = |name: &str| {
+            let ran = step(name).output().unwrap();
+            assert!(ran.status.success(), "{way}, {name}: {}", text_of(&ran));
+        };
+        run("make");
+        for round in 0..2 {
+            let mut load = step("load").stderr(Stdio::null()).spawn().unwrap();
+            std::thread::sleep(Duration::from_secs(4));
+            if round == 0 {
+                run("kill");
+            } else {
+                mount.kill();
+                run("kill");
+                mount = source.mount(client, &options).expect("it was mounted before");
+            }
+            load.wait().unwrap();
+            run("start");
+            if round == 1 {
+                run("check");
+            }
+        }
+        let noted = fs::read_to_string(beside.join("acknowledged")).unwrap().lines().count();
+        assert!(noted > 4, "{way}: {noted} transactions");
+        assert!(mount.end().success(), "{way}");
+    }
+}
+
+/// A user and a group without rights.
+const NOBODY: u32 = 65534;
+
+#[test]
+fn eight_jobs_of_fio_read_what_they_wrote() {
+    let Some(fio) = program("fio") else { return skip("fio is not installed") };
+    for (way, served, client, options) in WAYS {
+        let source = Source::new(served);
+        let Some(mount) = source.mount(client, options) else { return };
+        for (engine, direct) in [("psync", "0"), ("psync", "1"), ("mmap", "0")] {
+            let mut command = Command::new(&fio);
+            command.args(["--name=verified", "--rw=randrw", "--numjobs=8", "--size=8m"]);
+            command.args(["--bsrange=4k-128k", "--verify=crc32c", "--verify_fatal=1"]);
+            command.args(["--do_verify=1", "--fsync=64", "--unlink=1", "--group_reporting"]);
+            command.arg(format!("--ioengine={engine}")).arg(format!("--direct={direct}"));
+            command.arg("--directory").arg(mount.dir());
+            let ran = command.output().unwrap();
+            assert!(ran.status.success(), "{way}, {engine}, direct {direct}: {}", text_of(&ran));
+            assert!(text_of(&ran).contains("err= 0"), "{way}: {}", text_of(&ran));
+        }
+        assert!(mount.end().success(), "{way}");
+    }
+}
+
 #[test]
 fn everyday_programs_work_on_a_mount() {
     for needed in ["git", "tar", "cmp", "find", "make"] {
