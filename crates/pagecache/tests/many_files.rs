@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Rig, block_on, read_full, until, write_all};
+use std::sync::atomic::Ordering;
 use weir_pagecache::{Cache, Config};
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{Access, Caller, CreateMode, FileSystem, IoFlags, SetAttr};
@@ -160,6 +161,28 @@ fn the_flusher_visits_only_files_that_are_due() {
         until("the last look", || stream.resident().is_empty());
         rig.cache.stats().flush_looks - before < 20
     });
+}
+
+/// A server bounds the open files of a client.
+#[test]
+fn few_closed_files_of_a_shared_store_stay_open() {
+    let rig = Rig::new(8192);
+    rig.store.switches.is_shared.store(true, Ordering::SeqCst);
+    let ids: Vec<_> = (0..500_u64)
+        .map(|n| {
+            let file = rig.create(&format!("f{n}"));
+            write_all(&file, &n.to_le_bytes(), 0);
+            file.id()
+        })
+        .collect();
+    until("the flusher to close files", || rig.store.open_files() <= 64);
+    // Their pages stay, and are compared with the store when a file is opened again.
+    let fills = rig.cache.stats().fills;
+    for (n, id) in (0_u64..).zip(ids) {
+        assert_eq!(read_full(&rig.open(id), 0, 8, NONE), n.to_le_bytes());
+    }
+    assert_eq!(rig.cache.stats().fills, fills);
+    until("the flusher to close files again", || rig.store.open_files() <= 64);
 }
 
 /// Resident memory of this process, in bytes.

@@ -370,6 +370,29 @@ fn the_kernels_pages_are_as_new_as_the_last_open() {
 }
 
 #[test]
+fn closed_files_do_not_stay_open_at_the_server() {
+    let (near, source) = source();
+    let server = Server::start(&source, &["--squash", "none"]);
+    for vers in ["4.0", "4.2"] {
+        let url = server.url("", &format!("vers={vers}"));
+        let Some(mount) = Mount::start(near.path(), vers, &[], &url) else { return };
+        let dir = mount.path(vers);
+        fs::create_dir(&dir).unwrap();
+        for n in 0..300 {
+            fs::write(dir.join(n.to_string()), vers).unwrap();
+        }
+        let below = source.canonicalize().unwrap().join(vers);
+        let open = || {
+            let all = fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap();
+            let paths = all.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+            paths.filter(|path| path.parent() == Some(&below)).count()
+        };
+        within(PATIENCE, || (open() <= 80).then_some(()));
+        assert_eq!(fs::read(dir.join("7")).unwrap(), vers.as_bytes());
+    }
+}
+
+#[test]
 fn on_a_mount_by_root_the_kernel_reads_ahead_by_the_largest_read() {
     if !weir_skip::is_root("only root changes how far the kernel reads ahead") {
         return;

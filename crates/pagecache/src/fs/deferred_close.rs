@@ -9,8 +9,9 @@
 //!    file, the cache drops the pages and closes the file.
 //! 2. If other open files remain, it gives up write access that long after the last close of an
 //!    open file that may write.
-//! 3. This does not apply to stores that other machines change: there, an open file reports
-//!    changes, and opening it again costs a call.
+//! 3. Of stores that other machines change, the last [`STAY_OPEN`] files stay open: an open file
+//!    reports changes, and opening it again costs a call. Not more of them, because the server bounds
+//!    a client's open files, and lets it wait for others to be closed.
 
 use crate::fs::{FsShared, Table};
 use crate::mapping::Mapping;
@@ -18,12 +19,14 @@ use crate::writeback::lane::IdleFiles;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_base::sync::atomic::Ordering;
-use weir_vfs::{Access, OpenFile};
+use weir_vfs::{Access, FileSystem, OpenFile};
 
 /// How long the store's file stays open after the last close.
 const CLOSE_AFTER: Duration = Duration::from_secs(2);
 /// How long it stays open if nothing proves that no other program has changed it.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
+/// Files of a store that other machines change which stay open after the last close.
+const STAY_OPEN: usize = 64;
 /// Most files that one round looks at.
 const ROUND: usize = 256;
 
@@ -43,9 +46,7 @@ impl Idle {
 
 impl IdleFiles for FsShared {
     fn close_idle(self: Arc<Self>, now: Instant) -> Vec<Arc<dyn OpenFile>> {
-        if !self.store.names_change_here() {
-            return Vec::new();
-        }
+        let stay_open = stay_open(&*self.store);
         let metadata = &self.cache.memory().metadata;
         let tasks = &self.dirty.lane.tasks;
         // If the store hangs, the files that exceed the room are looked at again later.
@@ -54,6 +55,9 @@ impl IdleFiles for FsShared {
         let mut prepare = Vec::new();
         let mut table = self.table.lock();
         for _ in 0..ROUND {
+            if table.idle_open.len() <= stay_open {
+                break;
+            }
             let Some((_, &(id, idle))) = table.idle_open.first_key_value() else { break };
             if now < idle.due {
                 break;
@@ -122,9 +126,13 @@ impl Table {
 
     /// Whether there are files for the flusher to close.
     pub(crate) fn has_idle(&self) -> bool {
-        let closes =
-            |id| self.mappings.get(id).is_some_and(|entry| entry.mapping.store.names_change_here());
-        !self.written.is_empty() || self.idle_open.values().next().is_some_and(|(id, _)| closes(id))
+        let oldest = self.idle_open.values().next().and_then(|(id, _)| self.mappings.get(id));
+        !self.written.is_empty() || oldest.is_some_and(|oldest| self.exceeds_open(&oldest.mapping))
+    }
+
+    /// Whether more idle files are open than may stay open of the store of `mapping`.
+    pub(crate) fn exceeds_open(&self, mapping: &Mapping) -> bool {
+        self.idle_open.len() > stay_open(&*mapping.store)
     }
 
     /// Looks at an idle file again later; it keeps its place among the idle files.
@@ -132,6 +140,11 @@ impl Table {
         self.leave_idle(id);
         self.enter_idle(id, tick, idle);
     }
+}
+
+/// Idle files of a store that the flusher leaves open.
+fn stay_open(store: &dyn FileSystem) -> usize {
+    if store.names_change_here() { 0 } else { STAY_OPEN }
 }
 
 impl Mapping {

@@ -641,15 +641,14 @@ impl Table {
     }
 
     pub(crate) fn enter_idle(&mut self, id: FileId, tick: u64, idle: Idle) {
-        if let Some(entry) = self.mappings.get_mut(&id) {
-            entry.idle_since = Some(tick);
-            self.idle.insert(tick, id);
-            if !entry.mapping.file().access().is_empty() {
-                self.idle_open.insert(tick, (id, idle));
-                // The flusher closes no files of other stores.
-                if entry.mapping.store.names_change_here() {
-                    entry.mapping.lane().start();
-                }
+        let Some(entry) = self.mappings.get_mut(&id) else { return };
+        entry.idle_since = Some(tick);
+        self.idle.insert(tick, id);
+        let mapping = entry.mapping.clone();
+        if !mapping.file().access().is_empty() {
+            self.idle_open.insert(tick, (id, idle));
+            if self.exceeds_open(&mapping) {
+                mapping.lane().start();
             }
         }
     }

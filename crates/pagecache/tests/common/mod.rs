@@ -74,6 +74,8 @@ pub struct Switches {
     /// New names are created, but the calls complete only when this is off.
     pub hold_links: AtomicBool,
     pub links: AtomicU64,
+    /// Other machines change the store, too.
+    pub is_shared: AtomicBool,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
     pub bytes_read: AtomicU64,
@@ -331,6 +333,10 @@ impl FileSystemDecorator for Shaky {
 
     fn capabilities(&self) -> Capabilities {
         self.capabilities
+    }
+
+    fn names_change_here(&self) -> bool {
+        !self.switches.is_shared.load(Ordering::SeqCst)
     }
 
     async fn link(&self, caller: &Caller, id: FileId, entry: EntryName<'_>) -> Result<Attr> {
