@@ -258,6 +258,7 @@ fn eight_jobs_of_fio_read_what_they_wrote() {
             command.args(["--name=verified", "--rw=randrw", "--numjobs=8", "--size=8m"]);
             command.args(["--bsrange=4k-128k", "--verify=crc32c", "--verify_fatal=1"]);
             command.args(["--do_verify=1", "--fsync=64", "--unlink=1", "--group_reporting"]);
+            command.arg("--verify_state_save=0");
             command.arg(format!("--ioengine={engine}")).arg(format!("--direct={direct}"));
             command.arg("--directory").arg(mount.dir());
             let ran = command.output().unwrap();
