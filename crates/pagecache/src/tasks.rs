@@ -17,9 +17,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 #[cfg(all(test, not(any(loom, shuttle))))]
 use weir_base::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use weir_base::sync::{Condvar, Mutex};
+
+/// How long the thread waits for more work.
+const LINGER: Duration = Duration::from_secs(2);
+/// In a model time stands still: the thread ends at once.
+const IS_MODEL: bool = cfg!(any(loom, shuttle));
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -62,8 +68,8 @@ impl Tasks {
         Self { background, ..Self::default() }
     }
 
-    /// Runs `work` to completion on the store's task thread, which exists as long as there are
-    /// tasks.
+    /// Runs `work` to completion on the store's task thread, which ends when there was no
+    /// task for two seconds.
     pub(crate) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let task = Arc::new(Task { tasks: self.clone(), work: Mutex::new(Some(Box::pin(work))) });
         let mut queue = self.queue.lock();
@@ -109,14 +115,21 @@ impl Tasks {
             let task = {
                 let mut queue = self.queue.lock();
                 loop {
+                    if let Some(task) = queue.ready.pop_front() {
+                        break task;
+                    }
+                    if queue.alive > 0 {
+                        self.ready.wait(&mut queue);
+                        continue;
+                    }
+                    // Work comes in series, and starting a thread for each piece costs more than it.
+                    if !IS_MODEL {
+                        let _ = self.ready.wait_for(&mut queue, LINGER);
+                    }
                     if queue.alive == 0 {
                         queue.running = false;
                         return;
                     }
-                    if let Some(task) = queue.ready.pop_front() {
-                        break task;
-                    }
-                    self.ready.wait(&mut queue);
                 }
             };
             self.poll(&task);

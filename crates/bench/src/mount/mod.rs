@@ -5,7 +5,9 @@
 //!    the rounds.
 //! 2. Work with cold caches begins with a new mount, after the kernel's and the server's caches have
 //!    dropped the file.
-//! 3. Processor time is that of this process, which uses the files, and of the process that serves the
+//! 3. Small files are removed after all places have created theirs: some file systems look for a free
+//!    number among the recently removed files, so that creation beside them takes longer.
+//! 4. Processor time is that of this process, which uses the files, and of the process that serves the
 //!    mount; not that of the NFS server.
 
 mod mapped;
@@ -103,8 +105,10 @@ pub fn run(options: &Options, observer: &Arc<dyn Observer>) -> Result<Report> {
     }
     let dir = scratch.dir("directory")?;
     scratch.file(&format!("directory/{FILE}"), options.size)?;
-    let run = Run { options, scratch: &scratch, observer };
-    let mut figures = run.side_by_side(LOCAL, &ways, &mut Source::Directory(&dir), &dir)?;
+    let run = Run { options, scratch: &scratch };
+    let mut local = Side { source: LOCAL, ways, taken: Vec::new() };
+    run.side_by_side(&mut local, Work::FIRST, &mut Source::Directory(&dir), &dir)?;
+    observer.progress(&rows(&local.figures()));
 
     let export = scratch.dir("export")?;
     scratch.file(&format!("export/{FILE}"), options.size)?;
@@ -114,7 +118,13 @@ pub fn run(options: &Options, observer: &Arc<dyn Observer>) -> Result<Report> {
     if !ways.contains(&Way::Linux) {
         observer.notice("Linux's NFS client is left out: it cannot mount here");
     }
-    figures.extend(run.side_by_side(NFS, &ways, &mut Source::Server(&mut peer), &export)?);
+    let mut remote = Side { source: NFS, ways, taken: Vec::new() };
+    run.side_by_side(&mut remote, Work::FIRST, &mut Source::Server(&mut peer), &export)?;
+
+    run.side_by_side(&mut local, &[Work::Remove], &mut Source::Directory(&dir), &dir)?;
+    run.side_by_side(&mut remote, &[Work::Remove], &mut Source::Server(&mut peer), &export)?;
+    let figures = [local.figures(), remote.figures()].concat();
+    observer.progress(&rows(&figures));
     Ok(Report {
         bytes: options.size,
         files: options.files,
@@ -127,58 +137,47 @@ pub fn run(options: &Options, observer: &Arc<dyn Observer>) -> Result<Report> {
 struct Run<'a> {
     options: &'a Options,
     scratch: &'a Scratch,
-    observer: &'a Arc<dyn Observer>,
 }
 
 impl Run<'_> {
-    /// Every work in every way with one source, whose files are in `dir`.
+    /// Rounds of these pieces of work in every way with one source, whose files are in `dir`.
     fn side_by_side(
         &self,
-        name: &'static str,
-        ways: &[Way],
+        side: &mut Side,
+        works: &[Work],
         source: &mut Source<'_>,
         dir: &Path,
-    ) -> Result<Vec<Figure>> {
-        let mut taken: Vec<[Vec<Taken>; Work::ALL.len()]> =
-            ways.iter().map(|_| Default::default()).collect();
+    ) -> Result<()> {
         for round in 0..self.options.rounds as usize {
-            let count = ways.len();
+            let count = side.ways.len();
             for index in (0..count).map(|i| if round % 2 == 0 { i } else { count - 1 - i }) {
-                let point = self.scratch.dir(&format!("mount-{}-{round}-{index}", name.len()))?;
-                let found = self.round(ways[index], source, dir, &point)?;
-                for (taken, found) in taken[index].iter_mut().zip(found) {
-                    taken.push(found);
-                }
+                let way = side.ways[index];
+                let name = format!("mount-{}-{round}-{index}-{}", side.source.len(), works.len());
+                let point = self.scratch.dir(&name)?;
+                let tree = round * count + index;
+                let found = self.round(way, works, tree, (source, dir), &point)?;
+                let found = works.iter().zip(found).map(|(&work, taken)| (way, work, taken));
+                side.taken.extend(found);
                 std::fs::remove_dir(&point).asked(|| format!("remove {}", point.display()))?;
             }
         }
-        let mut figures = Vec::new();
-        for (at, &work) in Work::ALL.iter().enumerate() {
-            let rate = |taken: &[Vec<Taken>; Work::ALL.len()]| {
-                median(&taken[at].iter().map(|taken| taken.rate).collect::<Vec<_>>())
-            };
-            let first = taken.first().map_or(0.0, rate);
-            for (&way, taken) in ways.iter().zip(&taken) {
-                figures.push(figure(name, (way, work), &taken[at], rate(taken) / first));
-            }
-        }
-        self.observer.progress(&rows(&figures));
-        Ok(figures)
+        Ok(())
     }
 
-    /// Every work once in one way.
+    /// These pieces of work once in one way.
     fn round(
         &self,
         way: Way,
-        source: &mut Source<'_>,
-        dir: &Path,
+        works: &[Work],
+        tree: usize,
+        (source, dir): (&mut Source<'_>, &Path),
         point: &Path,
     ) -> Result<Vec<Taken>> {
         let Options { size: bytes, files, time, .. } = *self.options;
-        let amount = Amount { bytes, files, time };
+        let amount = Amount { bytes, files, time, tree };
         let mut all = Vec::new();
         let mut place = None;
-        for work in Work::ALL {
+        for &work in works {
             if work.is_cold() {
                 drop(place.take());
                 if let Source::Server(peer) = source {
@@ -209,9 +208,43 @@ impl Run<'_> {
     }
 }
 
-fn figure(source: &'static str, of: (Way, Work), taken: &[Taken], to_first: f64) -> Figure {
+/// What the rounds with one source measured.
+struct Side {
+    source: &'static str,
+    ways: Vec<Way>,
+    taken: Vec<(Way, Work, Taken)>,
+}
+
+impl Side {
+    /// The medians of the rounds so far.
+    fn figures(&self) -> Vec<Figure> {
+        let mut figures: Vec<Figure> = Vec::new();
+        for work in Work::ALL {
+            let mut first = None;
+            for &way in &self.ways {
+                let is_asked = |one: &&(Way, Work, Taken)| (one.0, one.1) == (way, work);
+                let taken: Vec<_> =
+                    self.taken.iter().filter(is_asked).map(|(.., taken)| taken).collect();
+                if !taken.is_empty() {
+                    let figure = figure(self.source, (way, work), &taken, &mut first);
+                    figures.push(figure);
+                }
+            }
+        }
+        figures
+    }
+}
+
+fn figure(
+    source: &'static str,
+    of: (Way, Work),
+    taken: &[&Taken],
+    first: &mut Option<f64>,
+) -> Figure {
     let (way, work) = of;
-    let all = |value: &dyn Fn(&Taken) -> f64| median(&taken.iter().map(value).collect::<Vec<_>>());
+    let all = |value: &dyn Fn(&Taken) -> f64| {
+        median(&taken.iter().map(|taken| value(taken)).collect::<Vec<_>>())
+    };
     let latency = |index: usize| {
         let all: Vec<f64> = taken.iter().filter_map(|t| Some(t.latency?[index])).collect();
         (!all.is_empty()).then(|| median(&all))
@@ -224,7 +257,7 @@ fn figure(source: &'static str, of: (Way, Work), taken: &[Taken], to_first: f64)
         work: work.name(),
         mb_per_s: is_of_bytes.then_some(rate / 1e6),
         operations_per_s: (!is_of_bytes).then_some(rate),
-        to_first,
+        to_first: rate / *first.get_or_insert(rate),
         p50_us: latency(0),
         p99_us: latency(1),
         p99_9_us: latency(2),

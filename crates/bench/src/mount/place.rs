@@ -126,8 +126,9 @@ impl Place {
             }
             (Way::Rclone, Source::Directory(dir)) => {
                 let mut command = Host::LOCAL.command("rclone");
-                // Without this it keeps files on disk, or refuses to overwrite parts of them.
-                command.args(["mount", "--vfs-cache-mode", "writes", "--config", ""]);
+                // A file is in the directory when it is closed, as with the others.
+                command.args(["mount", "--vfs-cache-mode", "writes", "--vfs-write-back", "0"]);
+                command.args(["--config", ""]);
                 command.arg("--cache-dir").arg(point.with_extension("cache"));
                 Mount::Fuse(FuseMount::start(command.arg(dir).arg(point), point)?)
             }

@@ -19,9 +19,8 @@ const LARGE: usize = 1 << 20;
 const SMALL: usize = 4096;
 /// Bytes of a small file.
 const FILE_BYTES: usize = 1000;
-/// The large file, and the directory of small files.
+/// The large file.
 pub(super) const FILE: &str = "file";
-const DIR: &str = "tree";
 
 /// A piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -40,7 +39,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// In the order of a round. Work with cold caches comes first; what follows finds them warm.
+    /// In the order of a report.
     pub(super) const ALL: [Self; 11] = [
         Self::ColdMapped,
         Self::Mapped,
@@ -54,6 +53,10 @@ impl Work {
         Self::ReadFiles,
         Self::Remove,
     ];
+
+    /// The order of a round, but for the removal, which has rounds of its own. Work with cold caches
+    /// comes first; what follows finds them warm.
+    pub(super) const FIRST: &[Self] = Self::ALL.split_at(10).0;
 
     /// For reports.
     pub(super) fn name(self) -> &'static str {
@@ -92,6 +95,14 @@ pub(super) struct Amount {
     pub(super) files: u32,
     /// Time for random reads.
     pub(super) time: Duration,
+    /// Number of the directory of small files.
+    pub(super) tree: usize,
+}
+
+impl Amount {
+    fn tree(&self, dir: &Path) -> PathBuf {
+        dir.join(format!("tree-{}", self.tree))
+    }
 }
 
 /// Work that is done.
@@ -126,7 +137,7 @@ pub(super) fn run(work: Work, dir: &Path, amount: &Amount) -> Result<Done> {
         }),
         Work::Remove => {
             let removed = each(amount, dir, |path| fs::remove_file(path));
-            removed.and_then(|done| fs::remove_dir(dir.join(DIR)).map(|()| done))
+            removed.and_then(|done| fs::remove_dir(amount.tree(dir)).map(|()| done))
         }
     };
     done.asked(|| format!("{} in {}", work.name(), dir.display()))
@@ -215,7 +226,7 @@ fn each(
     dir: &Path,
     mut work: impl FnMut(&Path) -> io::Result<()>,
 ) -> io::Result<Done> {
-    let dir = dir.join(DIR);
+    let dir = amount.tree(dir);
     match fs::create_dir(&dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
@@ -248,7 +259,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let bytes = (1 << 20) + 5 * 4096;
         fs::write(dir.path().join(FILE), vec![3; bytes as usize]).unwrap();
-        let amount = Amount { bytes, files: 5, time: Duration::from_millis(5) };
+        let amount = Amount { bytes, files: 5, time: Duration::from_millis(5), tree: 0 };
         for work in Work::ALL {
             let done = run(work, dir.path(), &amount).unwrap();
             assert!(done.seconds > 0.0 && done.count >= 5.0, "{}", work.name());

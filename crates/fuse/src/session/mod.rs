@@ -5,11 +5,12 @@
 //!                          |
 //!                          |-- READ of resident pages: answered here, from the page frames
 //!                          |-- FORGET, INTERRUPT: done here
-//!                          `-- all else: polled once here; if it has to wait, it goes on as a task
+//!                          `-- all else: begun here; what takes long goes on as a task
 //! ```
 //!
-//! 1. A receiving thread waits for the kernel, and for a free buffer; never for the store, unless the
-//!    store works on the calling thread.
+//! 1. A receiving thread waits for an operation, which saves the way through other threads, while
+//!    another one waits for the kernel, and for `MOST_WAIT` at most. Then the operation goes on as a
+//!    task of the runtime.
 //! 2. The memory of requests is bounded: `MOST_REQUESTS` in progress, and `SPARE_BUFFERS` with large
 //!    data.
 
@@ -33,9 +34,10 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::thread::JoinHandle;
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tracing::{debug, error};
@@ -53,6 +55,8 @@ const SPARE_BUFFERS: usize = 32;
 const MOST_REQUESTS: usize = 4096;
 /// Requests that the kernel makes ahead (read-ahead, asynchronous I/O) at a time.
 const MOST_BACKGROUND: u16 = 64;
+/// How long a receiving thread waits for one operation.
+const MOST_WAIT: Duration = Duration::from_millis(10);
 
 /// A file system that the kernel uses.
 #[derive(Debug)]
@@ -99,6 +103,7 @@ impl Session {
             mounted: Arc::clone(&mounted),
             table: Arc::default(),
             permits: Arc::new(Semaphore::new(MOST_REQUESTS)),
+            receiving: Arc::default(),
             runtime,
         };
         let start = |number| {
@@ -212,22 +217,37 @@ struct Receiver {
     mounted: Arc<Mounted>,
     table: Arc<Table>,
     permits: Arc<Semaphore>,
+    /// Threads that wait for the kernel.
+    receiving: Arc<AtomicUsize>,
     runtime: Handle,
+}
+
+/// Wakes a receiving thread that waits for an operation.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 impl Receiver {
     fn run(self, mut buffer: Buffer) {
         let _within = self.runtime.enter();
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         loop {
-            match self.device.receive(buffer.bytes_mut()) {
-                Ok(Some(len)) => self.handle(&mut buffer, len),
+            self.receiving.fetch_add(1, Ordering::Relaxed);
+            let received = self.device.receive(buffer.bytes_mut());
+            self.receiving.fetch_sub(1, Ordering::Relaxed);
+            match received {
+                Ok(Some(len)) => self.handle(&waker, &mut buffer, len),
                 Ok(None) => return,
                 Err(error) => return error!("cannot receive from the FUSE device: {error}"),
             }
         }
     }
 
-    fn handle(&self, buffer: &mut Buffer, len: usize) {
+    fn handle(&self, waker: &Waker, buffer: &mut Buffer, len: usize) {
         let at = Instant::now();
         let request = match Request::decode(&buffer.bytes()[..len]) {
             Ok(request) => request,
@@ -247,16 +267,16 @@ impl Receiver {
             Op::Read(args) => {
                 match self.mounted.read_resident(&self.device, request.unique, args) {
                     Some(sent) => self.mounted.counters.done(&begun, sent),
-                    None => self.begin(request, buffer, begun),
+                    None => self.begin(waker, request, buffer, begun),
                 }
                 return;
             }
-            _ => return self.begin(request, buffer, begun),
+            _ => return self.begin(waker, request, buffer, begun),
         }
         self.mounted.counters.done(&begun, 0);
     }
 
-    fn begin(&self, request: Request, buffer: &mut Buffer, begun: Begun) {
+    fn begin(&self, waker: &Waker, request: Request, buffer: &mut Buffer, begun: Begun) {
         let waits_for_lock = matches!(request.op, Op::Setlk { wait: true, .. });
         let reply = self.table.enter(&self.device, request.unique, request.from, waits_for_lock);
         let data = match &request.op {
@@ -270,21 +290,34 @@ impl Receiver {
         else {
             return;
         };
-        self.drive(async move {
+        self.drive(waker, async move {
             mounted.serve(request, data, reply, begun).await;
             drop(permit);
         });
     }
 
-    /// Polls once here, which is often enough, and leaves the rest to the runtime. A panic ends the work
-    /// alone, as it does there.
-    fn drive(&self, work: impl Future<Output = ()> + Send + 'static) {
+    /// Does the work here while another thread receives, for [`MOST_WAIT`] at most, and leaves the
+    /// rest to the runtime. A panic ends the work alone, as it does there.
+    fn drive(&self, waker: &Waker, work: impl Future<Output = ()> + Send + 'static) {
         let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
-        let mut once = || work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        match catch_unwind(AssertUnwindSafe(&mut once)) {
-            Ok(Poll::Ready(())) => {}
-            Ok(Poll::Pending) => drop(self.runtime.spawn(work)),
-            Err(_) => error!("a request failed by a panic; its program gets an I/O error"),
+        let mut until = None;
+        loop {
+            let mut poll = || work.as_mut().poll(&mut Context::from_waker(waker));
+            match catch_unwind(AssertUnwindSafe(&mut poll)) {
+                Ok(Poll::Ready(())) => return,
+                Ok(Poll::Pending) => {}
+                Err(_) => {
+                    error!("a request failed by a panic; its program gets an I/O error");
+                    return;
+                }
+            }
+            let now = Instant::now();
+            let left = until.get_or_insert(now + MOST_WAIT).saturating_duration_since(now);
+            if left.is_zero() || self.receiving.load(Ordering::Relaxed) == 0 {
+                drop(self.runtime.spawn(work));
+                return;
+            }
+            std::thread::park_timeout(left);
         }
     }
 

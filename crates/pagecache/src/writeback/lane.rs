@@ -4,8 +4,8 @@
 //!    its own list of dirty files with a flusher, and its own queue of tasks; the threads that all
 //!    stores share (reclaim, callers of other stores) never call it. They leave closing its files
 //!    to its tasks.
-//! 2. A store has at most two threads: `weir-flush`, from the first dirty or idle file until there
-//!    was no work for two seconds, and `weir-tasks`, as long as there are tasks. A cache has one
+//! 2. A store has at most two threads: `weir-flush`, from the first dirty or idle file, and
+//!    `weir-tasks`, from the first task, until there was no work for two seconds. A cache has one
 //!    more, `weir-reclaim`.
 //! 3. After an unmount, the store's flusher writes all dirty pages at once, and ends when nothing
 //!    is dirty.

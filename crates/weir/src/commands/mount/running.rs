@@ -66,7 +66,7 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
         show_mount_points: false,
         valid: args.attr_timeout,
     };
-    let threads = std::thread::available_parallelism().map_or(4, |n| n.get().clamp(3, 8));
+    let threads = std::thread::available_parallelism().map_or(4, |n| n.get().clamp(4, 8));
     let handle = tokio::runtime::Handle::current();
     let started = Session::start(device, fs.clone(), settings, threads, handle);
     let session = match started {

@@ -153,7 +153,7 @@ impl Served {
         let observer =
             self.watch.clone().map(|watch| -> Arc<dyn Observer> { watch.of(store.clone()) });
         let fs = self.cache.mount(store);
-        let threads = std::thread::available_parallelism().map_or(4, |n| n.get().clamp(3, 8));
+        let threads = std::thread::available_parallelism().map_or(4, |n| n.get().clamp(4, 8));
         let session = Session::observed(
             connection,
             fs.clone(),
