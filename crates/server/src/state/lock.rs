@@ -325,7 +325,13 @@ impl<F: Clone> State<F> {
     }
 
     /// How many more ranges a holder has after it locked a range, or unlocked it (`None`).
-    fn growth(&self, node: Node, holder: &Holder, range: Range, exclusive: Option<bool>) -> usize {
+    pub(super) fn growth(
+        &self,
+        node: Node,
+        holder: &Holder,
+        range: Range,
+        exclusive: Option<bool>,
+    ) -> usize {
         let ranges = self.files.get(&node).map(|file| &file.ranges);
         let new = usize::from(exclusive.is_some());
         ranges.map_or(new, |ranges| ranges.growth(holder, range, exclusive))

@@ -6,7 +6,7 @@
 //!   (none) ----------> waiting (queued) -------------> granting ------------------------> held
 //!                         |                               |
 //!                         | nlm_cancel, nlm_free          | nlm_acknowledged(false), nlm_cancel,
-//!                         |                               | nlm_unlock, nlm_free
+//!                         |                               | nlm_unlock (all of it), nlm_free
 //!                         v                               v
 //!                       (none)                          (none), or what the owner held before
 //! ```
@@ -205,7 +205,8 @@ impl<F: Clone> State<F> {
         Ok(self.conflict(node, &Holder::Nlm(owner.clone()), range, exclusive, now))
     }
 
-    /// UNLOCK. Also ends unacknowledged grants that overlap the range.
+    /// UNLOCK. Also ends unacknowledged grants of which it unlocks all. Of the others, the host may
+    /// still reject what is left.
     ///
     /// # Errors
     /// [`NlmError::TooMany`] if it would split a range and the host may not have one more.
@@ -216,8 +217,14 @@ impl<F: Clone> State<F> {
         range: Range,
     ) -> Result<(), NlmError> {
         let holder = Holder::Nlm(owner.clone());
-        self.check_unlock(node, &holder, range).map_err(|_| NlmError::TooMany)?;
-        self.end_grants(|g| g.node == node && g.owner == *owner && overlap(g.range, range));
+        let growth = self.growth(node, &holder, range, None);
+        let grants = self.nlm.granting.values().filter(|g| g.is_over(owner, node, range));
+        let splits = grants.flat_map(|g| &g.before).filter(|lock| without(lock, range).count() > 1);
+        let growth = growth + splits.count();
+        let share = self.check_share(growth, Resource::Range, Requester::Host(owner.host));
+        share.map_err(|_| NlmError::TooMany)?;
+        self.end_grants(|g| g.is_over(owner, node, range) && within(range, g.range) == g.range);
+        self.unlock_under_grants(owner, node, range);
         self.free_range(node, &holder, range);
         self.nlm_used(owner.host, node);
         Ok(())
@@ -380,6 +387,17 @@ impl<F: Clone> State<F> {
                 |range: Range| lock.range.start <= range.start && range.end <= lock.range.end;
             granted.before.retain(|other| !covers(other.range));
             granted.before.push(lock);
+            after += granted.before.len();
+        }
+        self.count_ranges(&Holder::Nlm(owner.clone()), before, after);
+    }
+
+    /// Removes a range that an owner unlocks from [`GrantedLock::before`] of its unacknowledged grants.
+    fn unlock_under_grants(&mut self, owner: &NlmOwner, node: Node, range: Range) {
+        let (mut before, mut after) = (0, 0);
+        for granted in self.nlm.granting.values_mut().filter(|g| g.is_over(owner, node, range)) {
+            before += granted.before.len();
+            granted.before = granted.before.iter().flat_map(|lock| without(lock, range)).collect();
             after += granted.before.len();
         }
         self.count_ranges(&Holder::Nlm(owner.clone()), before, after);
@@ -566,6 +584,15 @@ fn overlap(a: Range, b: Range) -> bool {
 /// The part of a range within one that overlaps it.
 fn within(range: Range, other: Range) -> Range {
     Range { start: range.start.max(other.start), end: range.end.min(other.end) }
+}
+
+/// What is left of a lock after a range is unlocked.
+fn without(lock: &Lock, range: Range) -> impl Iterator<Item = Lock> + use<> {
+    let lock = *lock;
+    let in_front = Range { end: lock.range.end.min(range.start), ..lock.range };
+    let behind = Range { start: lock.range.start.max(range.end), ..lock.range };
+    let left = [in_front, behind].into_iter().filter(|range| range.start < range.end);
+    left.map(move |range| Lock { range, ..lock })
 }
 
 fn is_of(holder: &Holder, host: IpAddr) -> bool {

@@ -406,6 +406,48 @@ fn a_failed_grant_restores_nothing_that_was_unlocked_meanwhile() {
 }
 
 #[test]
+fn a_grant_goes_on_when_a_part_of_it_is_unlocked() {
+    let range = |start, end| Range { start, end };
+    for has_shared in [false, true] {
+        for wants in [false, true] {
+            let mut state = state();
+            if has_shared {
+                let shared = NlmLock { range: range(0, 100), ..lock(1, false) };
+                state.nlm_lock(shared, T0).unwrap();
+            }
+            state.nlm_lock(lock(2, false), T0).unwrap();
+            assert_eq!(state.nlm_lock(waiting(1, true), T0), Err(NlmError::Blocked));
+            state.nlm_unlock(&owner(2), NODE, ALL).unwrap();
+            let granted = state.nlm_take_granted().remove(0);
+            state.nlm_unlock(&owner(1), NODE, range(8, 12)).unwrap();
+            assert!(state.nlm_is_granting(granted.number));
+            // The host knows the grant by the range that it asked for.
+            match wants {
+                true => state.nlm_acknowledged(granted.number, true),
+                false => state.nlm_cancel(&owner(1), NODE, granted.range, true),
+            }
+            assert!(!state.nlm_is_granting(granted.number));
+            let ranges = state.files.get(&NODE).map(|file| &file.ranges);
+            let holder = Holder::Nlm(owner(1));
+            let ranges = ranges.into_iter().flat_map(|held| held.of(&holder));
+            let mut held: Vec<_> =
+                ranges.map(|l| (l.range.start, l.range.end, l.exclusive)).collect();
+            held.sort_unstable();
+            let expected: &[_] = match (has_shared, wants) {
+                (false, false) => &[],
+                (false, true) => &[(5, 8, true), (12, 15, true)],
+                (true, false) => &[(0, 8, false), (12, 100, false)],
+                (true, true) => &[(0, 5, false), (5, 8, true), (12, 15, true), (15, 100, false)],
+            };
+            assert_eq!(held, expected, "shared before: {has_shared}, wanted: {wants}");
+            assert_eq!(state.tallies.ranges.total(), expected.len());
+            state.nlm_free(HOST);
+            assert_empty(&state);
+        }
+    }
+}
+
+#[test]
 fn locks_during_a_grant_count_against_the_share() {
     const LOCKS: usize = 16;
     let limits = Limits { locks: LOCKS, ..Limits::default() };
