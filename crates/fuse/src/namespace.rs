@@ -108,8 +108,23 @@ impl Peer {
         Ok(())
     }
 
-    /// Asks for a directory to be served, and waits until it is.
-    fn serve(&self, path: &Path, connection: &OwnedFd) -> io::Result<()> {
+    /// Tells the process outside why the program does not run.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn refused(&self, why: &str) -> io::Result<()> {
+        let why = if why.is_empty() { "unknown" } else { why };
+        let bytes = &why.as_bytes()[..why.len().min(MESSAGE_BYTES)];
+        rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Hands over the connection of a directory to be served, or another descriptor that is known by `path`, and
+    /// waits until it is in use.
+    ///
+    /// # Errors
+    /// The process outside has ended, or says why it cannot use it.
+    pub fn serve(&self, path: &Path, connection: &OwnedFd) -> io::Result<()> {
         let descriptors = [connection.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -286,6 +301,7 @@ mod tests {
         let asking = std::thread::spawn(move || {
             let served = inside.serve(Path::new("/srv/a b"), &device);
             let refused = inside.serve(Path::new("/srv"), &device).unwrap_err().to_string();
+            inside.refused("why not").unwrap();
             (served.is_ok(), refused)
         });
         let (path, _) = outside.next().unwrap().unwrap();
@@ -293,6 +309,7 @@ mod tests {
         outside.served(Ok(())).unwrap();
         outside.next().unwrap().unwrap();
         outside.served(Err("no".into())).unwrap();
+        assert_eq!(outside.next().unwrap_err().to_string(), "why not");
         assert_eq!(asking.join().unwrap(), (true, "no".to_owned()));
         assert!(outside.next().unwrap().is_none(), "the other end is closed");
     }

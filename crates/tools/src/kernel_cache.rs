@@ -18,6 +18,10 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const SYS_CACHESTAT: i64 = 451;
 /// Bytes that are read at a time to warm a file.
 const WARM_BYTES: usize = 1 << 20;
+/// overlayfs, which containers have.
+const OVERLAY_MAGIC: rustix::fs::FsWord = 0x794c_7630;
+/// Bytes that are mapped at a time to look at their pages.
+const WINDOW_BYTES: u64 = 1 << 30;
 /// Most ranges reported, so that a file with every other page cached costs bounded memory and time.
 const MOST_RANGES: usize = 64 << 10;
 
@@ -49,6 +53,106 @@ pub fn cached(file: &File, size: u64, parts: impl Iterator<Item = Range<u64>>) -
 /// Bytes of a file's cached pages, whole pages; `None` if the kernel does not report them.
 pub fn resident_bytes(file: &File, size: u64) -> Option<u64> {
     Some(count(file, &(0..size.div_ceil(PAGE)))? * PAGE)
+}
+
+/// The cached byte ranges of a file's first `size` bytes, whole pages, in order, at most `most` of them, and
+/// whether there are more; `None` if the kernel does not report them. It reports all pages of files that
+/// this user may neither own nor write as cached, or none.
+pub fn resident_ranges(file: &File, size: u64, most: usize) -> Option<(Vec<Range<u64>>, bool)> {
+    let whole = size.next_multiple_of(PAGE);
+    match is_stacked(file) {
+        false => cached_ranges(file, whole, most).or_else(|| mapped_ranges(file, whole, most)),
+        true => mapped_ranges(file, whole, most),
+    }
+}
+
+/// As [`resident_bytes`], for a file of any file system.
+pub fn resident_in_layers(file: &File, size: u64) -> Option<u64> {
+    if !is_stacked(file)
+        && let Some(bytes) = resident_bytes(file, size)
+    {
+        return Some(bytes);
+    }
+    let (ranges, _) = mapped_ranges(file, size, usize::MAX)?;
+    Some(ranges.iter().map(|range| range.end - range.start).sum())
+}
+
+/// Whether the pages of a file are those of a file in another file system, which cachestat does not count.
+fn is_stacked(file: &File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type == OVERLAY_MAGIC)
+}
+
+/// As [`cached_ranges`], by a mapping and mincore(2), which looks at each page.
+fn mapped_ranges(file: &File, size: u64, most: usize) -> Option<(Vec<Range<u64>>, bool)> {
+    let mut found: Vec<Range<u64>> = Vec::new();
+    for start in (0..size).step_by(WINDOW_BYTES as usize) {
+        let pages = pages_in_memory(file, start, (size - start).min(WINDOW_BYTES))?;
+        for (index, _) in pages.iter().enumerate().filter(|(_, page)| **page & 1 == 1) {
+            let at = start + index as u64 * PAGE;
+            let is_full = found.len() >= most;
+            match found.last_mut() {
+                Some(last) if last.end == at => last.end += PAGE,
+                _ if is_full => return Some((found, true)),
+                _ => found.push(at..at + PAGE),
+            }
+        }
+    }
+    Some((found, false))
+}
+
+/// A byte for each page: its lowest bit says whether the page is cached.
+fn pages_in_memory(file: &File, start: u64, len: u64) -> Option<Vec<u8>> {
+    let mut pages = vec![0; len.div_ceil(PAGE) as usize];
+    let (fd, len) = (file.as_raw_fd(), len as usize);
+    // SAFETY: a new mapping, of which no page is accessed; it is unmapped below, and `pages` has a byte for
+    // each of its pages.
+    unsafe {
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            fd,
+            start as libc::off_t,
+        );
+        if at == libc::MAP_FAILED {
+            return None;
+        }
+        let done = libc::mincore(at, len, pages.as_mut_ptr());
+        libc::munmap(at, len);
+        (done == 0).then_some(pages)
+    }
+}
+
+/// Has the kernel start to write a file's dirty pages, without waiting for them.
+pub fn start_writing(file: &File) {
+    // SAFETY: it takes numbers only. If it fails, `write_out` writes the pages.
+    unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+}
+
+/// Writes a file's dirty pages, so that the kernel can drop them, and waits until it is done. The file is not
+/// durable thereby.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_out(file: &File) -> io::Result<()> {
+    if !is_stacked(file) {
+        let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+            | libc::SYNC_FILE_RANGE_WRITE
+            | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        // SAFETY: it takes numbers only.
+        if unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } == 0 {
+            return Ok(());
+        }
+    }
+    file.sync_data()
+}
+
+/// Has the kernel drop the clean pages of a range that no program maps; `None` for its end is that of the file.
+pub fn drop_range(file: &File, start: u64, end: Option<u64>) {
+    let len = end.and_then(|end| std::num::NonZeroU64::new(end - start));
+    // What is not dropped is counted as cached.
+    let _ = fadvise(file, start, len, Advice::DontNeed);
 }
 
 /// Reads the data of a file into the cache, without its holes; returns how many bytes of whole pages
@@ -164,6 +268,22 @@ mod tests {
         assert_eq!(found.bytes, 4 * PAGE);
         // The list is bounded, the count is not.
         assert_eq!(cached_ranges(&file, size, 1), Some((vec![10 * PAGE..13 * PAGE], true)));
+    }
+
+    #[test]
+    fn a_mapping_shows_the_pages_that_cachestat_counts() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let mut options = File::options();
+        let file =
+            options.read(true).write(true).create_new(true).open(dir.path().join("file")).unwrap();
+        file.set_len(1000 * PAGE).unwrap();
+        file.write_all_at(&[1; 3 * PAGE_SIZE], 10 * PAGE).unwrap();
+        file.write_all_at(&[1], 999 * PAGE + 7).unwrap();
+        let expected = vec![10 * PAGE..13 * PAGE, 999 * PAGE..1000 * PAGE];
+        assert_eq!(mapped_ranges(&file, 1000 * PAGE, 9), Some((expected.clone(), false)));
+        assert_eq!(mapped_ranges(&file, 1000 * PAGE, 1), Some((expected[..1].to_vec(), true)));
+        assert_eq!(resident_ranges(&file, 999 * PAGE + 8, 9), Some((expected, false)));
+        assert_eq!(resident_in_layers(&file, 1000 * PAGE), Some(4 * PAGE));
     }
 
     #[test]

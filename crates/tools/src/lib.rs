@@ -59,6 +59,7 @@ pub mod map;
 pub mod memory;
 pub mod mode;
 pub mod mounts;
+pub mod opens;
 pub mod origin;
 mod pipeline;
 pub mod remove;

@@ -1,26 +1,36 @@
 //! The process that becomes the command.
 
-use super::{Args, NOT_RUN};
+use super::options::{Args, Engine, NOT_RUN};
 use crate::ended::Ended;
 use crate::output::complain;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use weir_fuse::namespace::{Peer, cover, cover_all};
 use weir_tools::failure::{Failure, Result};
+use weir_tools::opens;
 
 /// Becomes the command; returns only if that fails.
 pub(super) fn run(number: i32, args: &Args) -> Result<Ended> {
-    let covered = Peer::inherited(number).and_then(|peer| match &args.stage {
-        Some(stage) => cover_all(&peer, stage),
-        None => cover(&peer, &args.path),
-    });
-    if let Err(error) = covered {
-        let failure = Failure::new("run a command behind a mount", error.to_string());
-        complain(&failure.advice(
-            "the kernel or a container may refuse namespaces or FUSE to this user; run as root, or \
-             allow them (kernel.unprivileged_userns_clone, user.max_user_namespaces, AppArmor)",
-        ));
+    let peer = match Peer::inherited(number) {
+        Ok(peer) => peer,
+        Err(error) => {
+            complain(&Failure::new("run a command", error.to_string()));
+            return Ok(Ended::With(NOT_RUN));
+        }
+    };
+    let prepared = match (args.engine, &args.stage) {
+        // From here on, the process outside answers each open.
+        (Engine::Watch, _) => {
+            opens::install().and_then(|listener| peer.serve(Path::new("opens"), &listener))
+        }
+        (_, Some(stage)) => cover_all(&peer, stage),
+        (_, None) => cover(&peer, &args.path),
+    };
+    if let Err(error) = prepared {
+        // The process outside says why, or tries another engine.
+        let _ = peer.refused(&error.to_string());
         return Ok(Ended::With(NOT_RUN));
     }
     let Some((program, rest)) = args.command.split_first() else { return Ok(Ended::With(NOT_RUN)) };

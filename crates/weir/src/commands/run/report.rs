@@ -1,5 +1,7 @@
 //! What a command moved, and what it left in the kernel's page cache.
 
+use super::options::Engine;
+use crate::ended::Ended;
 use crate::output::say;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -7,10 +9,10 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_fuse::Observer;
-use weir_tools::failure::{Asked, Result};
-use weir_tools::kernel_cache::resident_bytes;
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::kernel_cache::resident_in_layers;
 use weir_tools::text::size_text;
 use weir_vfs::{FileId, FileSystem};
 
@@ -24,6 +26,14 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    /// Remembers how much of a file the kernel had before; the first time counts.
+    pub(super) fn saw(&self, path: PathBuf, bytes: u64) {
+        let mut before = self.before.lock();
+        if before.len() < MOST_FILES {
+            before.entry(path).or_insert(bytes);
+        }
+    }
+
     /// The observer of a store's files.
     pub(super) fn of(self: &Arc<Self>, store: Arc<dyn FileSystem>) -> Arc<dyn Observer> {
         Arc::new(Watching { watch: Arc::clone(self), store, known: Mutex::default() })
@@ -50,7 +60,7 @@ impl Observer for Watching {
         if let std::task::Poll::Ready(Ok(path)) = finding.as_mut().poll(&mut context)
             && let Some(bytes) = in_kernel(&path)
         {
-            self.watch.before.lock().entry(path).or_insert(bytes);
+            self.watch.saw(path, bytes);
         }
     }
 }
@@ -58,37 +68,89 @@ impl Observer for Watching {
 /// The bytes of a file that the kernel's page cache holds.
 fn in_kernel(path: &Path) -> Option<u64> {
     let file = File::open(path).ok()?;
-    resident_bytes(&file, file.metadata().ok()?.len())
+    resident_in_layers(&file, file.metadata().ok()?.len())
+}
+
+/// How a command ended and what was done for it; or why the engine could not run it.
+pub(super) type Ran = std::result::Result<(Ended, Work), Failure>;
+
+/// What an engine did.
+pub(super) enum Work {
+    Served { read_bytes: u64, written_bytes: u64 },
+    Watched { evicted_bytes: u64, unseen_opens: u64 },
+}
+
+/// Time and processor time so far, of this process and of its children that have ended.
+pub(super) struct Usage {
+    at: Instant,
+    cpu: Duration,
+}
+
+impl Usage {
+    pub(super) fn now() -> Self {
+        Self { at: Instant::now(), cpu: cpu_time() }
+    }
+
+    fn spent(&self) -> (Duration, Duration) {
+        (self.at.elapsed(), cpu_time().saturating_sub(self.cpu))
+    }
+}
+
+/// Processor time of this process and of its children that have ended, in user and kernel mode.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name, in parentheses, may contain anything. Fields 14 to 17 are the times.
+    let (_, fields) = stat.rsplit_once(')').unwrap_or_default();
+    let ticks: u64 =
+        fields.split_whitespace().skip(11).take(4).filter_map(|n| n.parse::<u64>().ok()).sum();
+    Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// The figures.
 #[derive(Serialize)]
 pub(super) struct Report {
-    read_bytes: u64,
-    written_bytes: u64,
+    engine: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    written_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evicted_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unseen_opens: Option<u64>,
     files: usize,
     kernel_cache_bytes_before: u64,
     kernel_cache_bytes_after: u64,
     elapsed_ms: u64,
+    cpu_ms: u64,
 }
 
 impl Report {
-    pub(super) async fn new(
-        watch: &Arc<Watch>,
-        (read_bytes, written_bytes): (u64, u64),
-        elapsed: Duration,
-    ) -> Self {
-        let before = std::mem::take(&mut *watch.before.lock());
-        let kernel_cache_bytes_before = before.values().sum();
-        let after = before.keys().filter_map(|path| in_kernel(path)).sum();
-        Self {
-            read_bytes,
-            written_bytes,
+    pub(super) fn new(engine: Engine, watch: &Watch, work: Work, since: &Usage) -> Self {
+        let (elapsed, cpu) = since.spent();
+        let before = watch.before.lock();
+        let mut report = Self {
+            engine: engine.name(),
+            read_bytes: None,
+            written_bytes: None,
+            evicted_bytes: None,
+            unseen_opens: None,
             files: before.len(),
-            kernel_cache_bytes_before,
-            kernel_cache_bytes_after: after,
+            kernel_cache_bytes_before: before.values().sum(),
+            kernel_cache_bytes_after: before.keys().filter_map(|path| in_kernel(path)).sum(),
             elapsed_ms: elapsed.as_millis() as u64,
+            cpu_ms: cpu.as_millis() as u64,
+        };
+        match work {
+            Work::Served { read_bytes, written_bytes } => {
+                (report.read_bytes, report.written_bytes) = (Some(read_bytes), Some(written_bytes));
+            }
+            Work::Watched { evicted_bytes, unseen_opens } => {
+                (report.evicted_bytes, report.unseen_opens) =
+                    (Some(evicted_bytes), Some(unseen_opens));
+            }
         }
+        report
     }
 
     pub(super) fn print(&self, json: bool) -> Result<()> {
@@ -98,16 +160,27 @@ impl Report {
             say(text.asked(|| "write JSON".into())?);
             return Ok(());
         }
+        let size = |bytes: Option<u64>| size_text(bytes.unwrap_or(0));
+        let (did, unseen) = match self.evicted_bytes {
+            None => (
+                format!("read {}, wrote {}", size(self.read_bytes), size(self.written_bytes)),
+                None,
+            ),
+            Some(_) => (format!("dropped {}", size(self.evicted_bytes)), self.unseen_opens),
+        };
         say(format_args!(
-            "read {}, wrote {} in {} files in {:.1} s; of these files, the kernel's cache held {} before \
-             and {} after",
-            size_text(self.read_bytes),
-            size_text(self.written_bytes),
+            "engine {}: {did} in {} files in {:.1} s, {:.1} s of processors; of these files, the kernel's \
+             cache held {} before and {} after",
+            self.engine,
             self.files,
             self.elapsed_ms as f64 / 1000.0,
+            self.cpu_ms as f64 / 1000.0,
             size_text(self.kernel_cache_bytes_before),
             size_text(self.kernel_cache_bytes_after),
         ));
+        if let Some(unseen @ 1..) = unseen {
+            say(format_args!("{unseen} opens could not be watched"));
+        }
         Ok(())
     }
 }

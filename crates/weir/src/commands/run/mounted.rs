@@ -1,0 +1,164 @@
+//! The engine `mount`: this process serves the command's files.
+//!
+//! It serves until the last process that uses them has ended, and then writes out what is left.
+
+use super::child::{Signals, start};
+use super::options::{Args, Engine};
+use super::report::Ran;
+use super::report::{Watch, Work};
+use crate::commands::{LAST_CALLS, runtime};
+use crate::ended::Ended;
+use crate::output::complain;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use weir_fuse::namespace::can_open_device;
+use weir_fuse::{Keeper, Observer, Session, Settings};
+use weir_pagecache::{Cache, CachedFs, Config};
+use weir_stores::local::{LocalFs, LocalOptions};
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::memory::READAHEAD_BYTES;
+use weir_tools::text::size_text;
+
+/// Runs the command, or says why the engine cannot.
+pub(super) fn run(args: &Args, paths: &[PathBuf], watch: Option<Arc<Watch>>) -> Result<Ran> {
+    if let Err(error) = can_open_device() {
+        let failure = Failure::new("run a command behind a mount", format!("/dev/fuse: {error}"));
+        let advice = "load the module fuse, or let this user open /dev/fuse";
+        return Ok(Err(failure.advice(advice)));
+    }
+    let runtime = runtime()?;
+    let stage = if paths.is_empty() { Some(Stage::new()?) } else { None };
+    let ran = runtime.block_on(serve(args, paths, stage.as_ref(), watch));
+    runtime.shutdown_timeout(LAST_CALLS);
+    ran
+}
+
+/// The directory on which the new root is mounted, in the command's namespace alone.
+struct Stage(PathBuf);
+
+impl Stage {
+    fn new() -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("weir-run-{}", std::process::id()));
+        // The name may be left over from a process that was killed.
+        let _ = std::fs::remove_dir(&dir);
+        let made = DirBuilder::new().mode(0o700).create(&dir);
+        made.asked(|| format!("create directory {}", dir.display()))?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// The served directories.
+struct Served {
+    cache: Cache,
+    settings: Settings,
+    watch: Option<Arc<Watch>>,
+    sessions: Vec<(CachedFs, Session)>,
+}
+
+async fn serve(
+    args: &Args,
+    paths: &[PathBuf],
+    stage: Option<&Stage>,
+    watch: Option<Arc<Watch>>,
+) -> Result<Ran> {
+    let bytes = args.budget_bytes();
+    let config =
+        Config { budget_bytes: bytes, readahead_bytes: READAHEAD_BYTES, ..Config::default() };
+    let cache =
+        Cache::new(config).asked(|| format!("set up a page cache of {}", size_text(bytes)))?;
+    let settings = Settings {
+        keeper: Keeper::Weir,
+        uncached: !args.cached,
+        kernel_checks: rustix::process::geteuid().is_root(),
+        show_mount_points: true,
+        valid: Duration::from_secs(1),
+    };
+    let mut signals = Signals::new()?;
+    let stage = stage.map(|Stage(dir)| dir.as_path());
+    let (mut child, peer) = start(args, Engine::Mount, paths, stage)?;
+    let mut served = Served { cache, settings, watch, sessions: Vec::new() };
+    // It ends when the command runs, or when the process inside has failed.
+    let served = tokio::task::spawn_blocking(move || {
+        loop {
+            match peer.next() {
+                Ok(Some((path, connection))) => {
+                    let outcome = served.add(path, connection);
+                    if peer.served(outcome).is_err() {
+                        return (served, None);
+                    }
+                }
+                Ok(None) => return (served, None),
+                Err(why) => return (served, Some(why)),
+            }
+        }
+    });
+    let status = signals.wait(&mut child).await.asked(|| "wait for the command".into())?;
+    let Ok((served, refused)) = served.await else {
+        return Err(Failure::new("serve the command's files", "a thread panicked"));
+    };
+    let (written, (read_bytes, written_bytes)) = served.end().await;
+    if let Some(why) = refused {
+        let failure = Failure::new("run a command behind a mount", why.to_string());
+        return Ok(Err(failure.advice(
+            "the kernel or a container may refuse namespaces or FUSE to this user; run as root, or \
+             allow them (kernel.unprivileged_userns_clone, user.max_user_namespaces, AppArmor)",
+        )));
+    }
+    let ended = Ended::of(status);
+    if let Err(error) = written {
+        let failure = Failure::of("write out what the command wrote", error);
+        if matches!(ended, Ended::With(0)) {
+            return Err(failure);
+        }
+        complain(&failure);
+    }
+    let work = Work::Served { read_bytes, written_bytes };
+    Ok(Ok((ended, work)))
+}
+
+impl Served {
+    /// Serves a directory.
+    fn add(&mut self, path: PathBuf, connection: std::os::fd::OwnedFd) -> Result<(), String> {
+        let store =
+            LocalFs::open(&path, LocalOptions::default()).map_err(|error| error.to_string())?;
+        let observer =
+            self.watch.clone().map(|watch| -> Arc<dyn Observer> { watch.of(store.clone()) });
+        let fs = self.cache.mount(store);
+        let threads = std::thread::available_parallelism().map_or(4, |n| n.get().clamp(4, 8));
+        let session = Session::observed(
+            connection,
+            fs.clone(),
+            self.settings,
+            threads,
+            Handle::current(),
+            observer,
+        );
+        self.sessions.push((fs, session.map_err(|error| error.to_string())?));
+        Ok(())
+    }
+
+    /// Waits until no process uses the files, and writes out what is left. Returns how many bytes were read
+    /// and written.
+    async fn end(self) -> (weir_vfs::Result<()>, (u64, u64)) {
+        let (mut written, mut moved) = (Ok(()), (0, 0));
+        for (fs, session) in self.sessions {
+            let wait = tokio::task::spawn_blocking(move || session.wait());
+            if let Ok(done) = wait.await {
+                moved.0 += done.read_bytes;
+                moved.1 += done.written_bytes;
+            }
+            written = written.and(fs.unmount().await);
+        }
+        (written, moved)
+    }
+}

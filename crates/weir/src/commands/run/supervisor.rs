@@ -1,0 +1,159 @@
+//! The threads that look at opens before the kernel carries them out.
+//!
+//! ```text
+//!   the command:  open ---------- waits ----------------------------> the kernel opens the file
+//!   receiver:            Call --> calls                     ^
+//!   lookers:                        look (Files::look) -----+ go on
+//!   rounds:       every 100 ms: Files::round
+//! ```
+//!
+//! 1. Each call is answered: by the looker that has looked, or by the receiver when a look takes too long (a
+//!    file system may hang, or be served by the command itself).
+//! 2. A call is answered once: by the thread that removes it from `waiting`.
+
+use super::files::Files;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weir_tools::opens::{Call, Event, Listener};
+
+/// Threads that look at opens.
+const LOOKERS: usize = 4;
+/// Longest time that a command's open waits.
+const MOST_WAIT: Duration = Duration::from_millis(500);
+/// Time between rounds; longer if a round takes more than a tenth of it.
+const ROUND: Duration = Duration::from_millis(100);
+/// Most that a round's length delays the next one.
+const MOST_ROUND: Duration = Duration::from_secs(2);
+
+/// The running threads.
+pub(super) struct Supervisor {
+    receiver: JoinHandle<()>,
+    rounds: JoinHandle<()>,
+    lookers: Vec<JoinHandle<()>>,
+    is_over: Arc<AtomicBool>,
+}
+
+struct Shared {
+    listener: Listener,
+    files: Arc<Files>,
+    /// The calls that are not answered, and since when.
+    waiting: Mutex<HashMap<u64, Instant>>,
+}
+
+impl Supervisor {
+    /// Starts to answer calls.
+    pub(super) fn start(listener: Listener, files: &Arc<Files>) -> io::Result<Self> {
+        let shared =
+            Arc::new(Shared { listener, files: Arc::clone(files), waiting: Mutex::default() });
+        let (calls, queue) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        let looker = |_| {
+            let (shared, queue) = (Arc::clone(&shared), Arc::clone(&queue));
+            thread("weir-look", move || look(&shared, &queue))
+        };
+        let lookers = (0..LOOKERS).map(looker).collect::<io::Result<_>>()?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (watched, over) = (Arc::clone(files), Arc::clone(&is_over));
+        let rounds = thread("weir-rounds", move || make_rounds(&watched, &over))?;
+        let receiver = thread("weir-opens", move || receive(&shared, &calls))?;
+        Ok(Self { receiver, rounds, lookers, is_over })
+    }
+
+    /// Waits until the last process of the command has ended.
+    pub(super) fn wait(self) {
+        // A thread that panicked has said so.
+        let _ = self.receiver.join();
+        // The lookers end with the queue, but a look may hang.
+        let since = Instant::now();
+        while self.lookers.iter().any(|thread| !thread.is_finished()) && since.elapsed() < MOST_WAIT
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.is_over.store(true, Ordering::Release);
+        self.rounds.thread().unpark();
+        let _ = self.rounds.join();
+    }
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(work)
+}
+
+fn receive(shared: &Shared, calls: &Sender<Call>) {
+    loop {
+        match shared.listener.next(ROUND) {
+            Ok(Event::Call(call)) => {
+                shared.waiting.lock().insert(call.id, Instant::now());
+                if calls.send(call).is_err() {
+                    shared.answer(call.id);
+                }
+            }
+            Ok(Event::Nothing) => {}
+            Ok(Event::End) => return,
+            Err(error) => {
+                // Opens then fail with ENOSYS: the command cannot go on without this thread.
+                tracing::error!(%error, "cannot receive opens");
+                return;
+            }
+        }
+        shared.answer_late();
+    }
+}
+
+impl Shared {
+    /// Lets a call go on, unless that was done. Returns whether this did it.
+    fn answer(&self, id: u64) -> bool {
+        let is_waiting = self.waiting.lock().remove(&id).is_some();
+        if is_waiting {
+            self.listener.go_on(id);
+        }
+        is_waiting
+    }
+
+    /// Lets calls go on whose look takes too long.
+    fn answer_late(&self) {
+        let is_late = |since: &Instant| since.elapsed() > MOST_WAIT;
+        let late: Vec<u64> = {
+            let waiting = self.waiting.lock();
+            waiting.iter().filter(|(_, since)| is_late(since)).map(|(id, _)| *id).collect()
+        };
+        for id in late {
+            if self.answer(id) {
+                self.files.missed();
+            }
+        }
+    }
+}
+
+fn look(shared: &Shared, queue: &Mutex<Receiver<Call>>) {
+    loop {
+        let next = queue.lock().recv();
+        let Ok(call) = next else { return };
+        if !shared.waiting.lock().contains_key(&call.id) {
+            continue;
+        }
+        let is_valid = || shared.listener.is_waiting(call.id);
+        let created = shared.files.look(&call, is_valid);
+        shared.answer(call.id);
+        // The file appears when the call goes on.
+        if let Some(created) = created {
+            shared.files.look_for(created);
+        }
+    }
+}
+
+fn make_rounds(files: &Files, is_over: &AtomicBool) {
+    let mut pause = ROUND;
+    while !is_over.load(Ordering::Acquire) {
+        std::thread::park_timeout(pause);
+        let since = Instant::now();
+        files.round();
+        pause = (since.elapsed() * 10).clamp(ROUND, MOST_ROUND);
+    }
+}

@@ -1,0 +1,69 @@
+//! The engine `watch`: the kernel does the I/O, and this process has it drop what was not cached before.
+//!
+//! It needs neither namespaces nor /dev/fuse: the process inside installs a filter that reports its opens, and
+//! those of its children, to this one (`weir_tools::opens`).
+
+use super::child::{Signals, start};
+use super::files::Files;
+use super::options::{Args, Engine};
+use super::report::Ran;
+use super::report::{Watch, Work};
+use super::supervisor::Supervisor;
+use crate::commands::{LAST_CALLS, runtime};
+use crate::ended::Ended;
+use std::path::PathBuf;
+use std::sync::Arc;
+use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::opens::Listener;
+
+/// Runs the command, or says why the engine cannot.
+pub(super) fn run(args: &Args, paths: &[PathBuf], watch: Option<Arc<Watch>>) -> Result<Ran> {
+    let runtime = runtime()?;
+    let files = Files::new(paths.to_vec(), args.budget_bytes(), watch);
+    let ran = runtime.block_on(supervise(args, Arc::new(files)));
+    runtime.shutdown_timeout(LAST_CALLS);
+    ran
+}
+
+async fn supervise(args: &Args, files: Arc<Files>) -> Result<Ran> {
+    let mut signals = Signals::new()?;
+    let (mut child, peer) = start(args, Engine::Watch, &[], None)?;
+    let watched = Arc::clone(&files);
+    // It ends when the last process with the filter has ended.
+    let supervised = tokio::task::spawn_blocking(move || {
+        let mut supervisor = None;
+        loop {
+            match peer.next() {
+                Ok(Some((_, connection))) => {
+                    let started = Listener::new(connection)
+                        .and_then(|listener| Supervisor::start(listener, &watched));
+                    let outcome = started.map(|started| supervisor = Some(started));
+                    if peer.served(outcome.map_err(|error| error.to_string())).is_err() {
+                        break;
+                    }
+                }
+                Ok(None) => break,
+                Err(why) => return Some(why),
+            }
+        }
+        if let Some(supervisor) = supervisor {
+            supervisor.wait();
+        }
+        None
+    });
+    let status = signals.wait(&mut child).await.asked(|| "wait for the command".into())?;
+    let Ok(refused) = supervised.await else {
+        return Err(Failure::new("watch the command's files", "a thread panicked"));
+    };
+    if let Some(why) = refused {
+        let failure = Failure::new("watch the files that a command opens", why.to_string());
+        return Ok(Err(failure.advice(
+            "the kernel (Linux 5.9 or later) or a container may refuse seccomp filters with a listener",
+        )));
+    }
+    let ended = Ended::of(status);
+    let ended_files = files.end();
+    let work =
+        Work::Watched { evicted_bytes: ended_files.evicted, unseen_opens: ended_files.unseen };
+    Ok(Ok((ended, work)))
+}
