@@ -39,13 +39,17 @@ impl Listener {
     pub fn bind(dir: &Path) -> Result<Self, DirectoryError> {
         directory::make(dir)?;
         let path = dir.join(format!("{}.sock", std::process::id()));
+        // Between bind(2) and listen(2) a connection is refused, and whoever asks would remove the
+        // socket as that of a killed process. So it gets its name when it listens.
+        let unnamed = path.with_extension("new");
         let in_dir = |source| DirectoryError::Io { path: path.clone(), source };
-        // The directory is private, so a socket of this name is that of a process that was killed.
-        match std::fs::remove_file(&path) {
+        // The directory is private, so what has these names was left by a process that was killed.
+        match std::fs::remove_file(&unnamed) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(in_dir(error)),
             _ => {}
         }
-        let listener = UnixListener::bind(&path).map_err(in_dir)?;
+        let listener = UnixListener::bind(&unnamed).map_err(in_dir)?;
+        std::fs::rename(&unnamed, &path).map_err(in_dir)?;
         Ok(Self { path, listener })
     }
 

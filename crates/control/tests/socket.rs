@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Runtime;
 use weir_control::{
     Action, Asked, FileStatus, Listener, Process, Reply, Request, Status, ask, processes,
@@ -144,6 +145,28 @@ fn requests_that_make_no_sense_are_answered() {
         assert!(read.is_err() || line.contains("no such request"), "{line}");
     }
     assert_eq!(rig.ask(&Request::Status).len(), 1);
+}
+
+#[test]
+fn a_socket_that_is_being_made_is_not_taken_for_a_dead_one() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("weir");
+    let runtime = Runtime::new().unwrap();
+    let _within = runtime.enter();
+    drop(Listener::bind(&dir).unwrap());
+    let (asked, made) = (dir.clone(), Arc::new(AtomicBool::new(false)));
+    let done = Arc::clone(&made);
+    let asks = std::thread::spawn(move || {
+        while !done.load(Ordering::Relaxed) {
+            processes(&asked).unwrap();
+        }
+    });
+    for round in 0..3000 {
+        let listener = Listener::bind(&dir).unwrap();
+        assert!(listener.path().exists(), "round {round}: somebody has removed it");
+    }
+    made.store(true, Ordering::Relaxed);
+    asks.join().unwrap();
 }
 
 #[test]
