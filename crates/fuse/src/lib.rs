@@ -25,6 +25,6 @@ mod session;
 mod wire;
 
 pub use mounted::{Keeper, Observer, Settings};
-pub use mountpoint::{MountError, MountOptions, Mountpoint};
+pub use mountpoint::{MountError, MountOptions, Mountpoint, passed_connection};
 pub use session::counters::{Counters, RequestCounts};
 pub use session::{Moved, Session};

@@ -4,6 +4,7 @@
 //!    `fusermount3` of their distribution.
 //! 2. Detaching affects this mount only: another one on the same directory, below or above it, stays.
 
+use crate::namespace;
 use crate::session::device;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::net::{
@@ -13,8 +14,9 @@ use rustix::net::{
 use std::ffi::{CString, OsString};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -22,6 +24,8 @@ use std::process::{Command, Stdio};
 const HELPER: &str = "fusermount3";
 /// The name of the file system in the table of mounts.
 const TYPE: &str = "fuse.weir";
+/// The numbers of the device `/dev/fuse`.
+const DEVICE: (u32, u32) = (10, 229);
 
 /// How to mount.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +53,8 @@ pub enum MountError {
     Helper(String),
     /// The directory.
     Directory(io::Error),
+    /// The descriptor that was passed.
+    Passed(io::Error),
 }
 
 impl std::fmt::Display for MountError {
@@ -59,11 +65,34 @@ impl std::fmt::Display for MountError {
             Self::NoHelper => write!(f, "{HELPER} is not installed"),
             Self::Helper(said) => write!(f, "{HELPER} refuses it: {said}"),
             Self::Directory(error) => write!(f, "{error}"),
+            Self::Passed(error) => write!(f, "the descriptor that was passed: {error}"),
         }
     }
 }
 
 impl std::error::Error for MountError {}
+
+/// The connection that another process has mounted and left open for this one, if `dir` is `/dev/fd/N`,
+/// with the number of its descriptor. That process mounts and unmounts; this one needs no right to.
+///
+/// Source: mount.fuse3(8), "special mount point".
+///
+/// # Errors
+/// [`MountError::Passed`]: there is no such descriptor, or it is not one of `/dev/fuse`.
+pub fn passed_connection(dir: &Path) -> Option<Result<OwnedFd, MountError>> {
+    let number = dir.strip_prefix("/dev/fd").ok()?.to_str()?.parse().ok()?;
+    Some(take_passed(number).map_err(MountError::Passed))
+}
+
+fn take_passed(number: RawFd) -> io::Result<OwnedFd> {
+    // This process itself has not opened the device yet.
+    let device = std::fs::metadata(format!("/proc/self/fd/{number}"))?.rdev();
+    if device != rustix::fs::makedev(DEVICE.0, DEVICE.1) {
+        let text = format!("number {number} is not one of /dev/fuse");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    namespace::inherited(number)
+}
 
 /// A directory on which this program has mounted a connection.
 #[derive(Debug)]

@@ -15,8 +15,8 @@
 //! 2. Without root, a namespace of users gives the right to mount. It maps this user and group alone, to
 //!    themselves: files of others are seen as those of the overflow user, and cannot be written.
 //!
-//! Soundness: the descriptor in [`Peer::inherited`] is one that the parent left open for this process and
-//! that nothing else here uses; `unshare` affects no memory, and no other thread exists (1).
+//! Soundness: the descriptor in [`inherited`] is one that the parent left open for this process and that
+//! nothing else here uses, as its callers make sure; `unshare` affects no memory, and no other thread exists (1).
 #![allow(unsafe_code, reason = "an inherited descriptor, and namespaces")]
 
 use crate::mountpoint::{MountOptions, mount_directly, received};
@@ -38,6 +38,27 @@ use std::path::{Path, PathBuf};
 
 /// Longest message: a path or an error.
 const MESSAGE_BYTES: usize = 8192;
+
+/// The descriptor that the parent process left open under this number, which nothing in this process
+/// uses. Child processes do not inherit it.
+///
+/// # Errors
+/// There is no such descriptor.
+pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+    if number < 3 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: see the header; `fcntl` fails for a number that is not open.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    match rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC) {
+        Ok(()) => Ok(fd),
+        Err(error) => {
+            // It is not open, so it is not to be closed.
+            std::mem::forget(fd);
+            Err(error.into())
+        }
+    }
+}
 
 /// One end of the connection between the process inside and the one outside.
 #[derive(Debug)]
@@ -66,19 +87,7 @@ impl Peer {
     /// # Errors
     /// There is no such descriptor.
     pub fn inherited(number: RawFd) -> io::Result<Self> {
-        if number < 3 {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        // SAFETY: see the header; `fcntl` fails for a number that is not open.
-        let fd = unsafe { OwnedFd::from_raw_fd(number) };
-        match rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC) {
-            Ok(()) => Ok(Self(fd)),
-            Err(error) => {
-                // It is not open, so it is not to be closed.
-                std::mem::forget(fd);
-                Err(error.into())
-            }
-        }
+        inherited(number).map(Self)
     }
 
     /// The next directory to serve: its path, and the connection that is mounted on it. `None` when the

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{PAGE, Server, as_ordinary_user, fail, scratch, sparse, text, weir, within};
+use common::mount::{Mount, PATIENCE, source};
+use common::{PAGE, Server, as_ordinary_user, fail, sparse, text, weir, within};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, flock, seek};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -10,83 +11,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A mounted source; unmounted when dropped.
-struct Mount {
-    child: Child,
-    dir: PathBuf,
-}
-
-impl Mount {
-    /// Mounts `source` on a new directory next to `near`; `None`, and the test is skipped, if this machine
-    /// does not let it.
-    #[track_caller]
-    fn start(near: &Path, name: &str, options: &[&str], source: &str) -> Option<Self> {
-        let dir = near.canonicalize().unwrap().join(name);
-        fs::create_dir_all(&dir).unwrap();
-        let mut command = weir(["mount", "--announce", "--budget", "32M"]);
-        command.args(options).arg(source).arg(&dir).env("XDG_RUNTIME_DIR", near);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        if said == "mounted\n" {
-            return Some(Self { child, dir });
-        }
-        let mut why = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
-        child.wait().unwrap();
-        let lacking =
-            ["no /dev/fuse", "the kernel refuses", "is not installed", "fusermount3 refuses"];
-        assert!(lacking.iter().any(|lack| why.contains(lack)), "{why}");
-        weir_skip::skip(why);
-        None
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    fn ended(&mut self) -> ExitStatus {
-        within(PATIENCE, || self.child.try_wait().unwrap())
-    }
-
-    fn is_mounted(&self) -> bool {
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        table.lines().any(|line| line.split(' ').nth(4) == self.dir.to_str())
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        if self.child.try_wait().unwrap().is_none() {
-            self.signal(Signal::TERM);
-            if std::thread::panicking() {
-                std::thread::sleep(Duration::from_secs(1));
-                let _ = self.child.kill();
-            }
-            self.child.wait().unwrap();
-        }
-    }
-}
-
-/// A directory to mount, in a scratch directory.
-fn source() -> (tempfile::TempDir, PathBuf) {
-    let dir = scratch();
-    let source = dir.path().join("source");
-    fs::create_dir(&source).unwrap();
-    (dir, source)
-}
-
 #[test]
 fn programs_use_a_directory_through_its_mount() {
     let (near, source) = source();
@@ -462,6 +391,30 @@ fn a_program_that_waits_for_a_dead_server_can_be_killed() {
     assert_eq!(fs::read(mount.path("f")).unwrap(), vec![3; MIB]);
 }
 
+/// Its end closes the file, and closing writes out; the kernel does not interrupt that.
+#[test]
+fn a_program_with_data_for_a_dead_server_can_be_killed() {
+    let (near, source) = source();
+    let server = Server::start(&source, &["--squash", "none"]);
+    for (signal, vers) in [(Signal::KILL, "3"), (Signal::TERM, "4.2")] {
+        let url = server.url("", &format!("vers={vers}"));
+        let Some(mount) = Mount::start(near.path(), vers, &[], &url) else { return };
+        let script = "exec 9>\"$0\" && printf written >&9 && echo ready && read never";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(mount.path(vers));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        assert_eq!(ready, "ready\n");
+        server.pause();
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        within(PATIENCE, || child.try_wait().unwrap());
+        server.signal(Signal::CONT);
+        // What it wrote is written out all the same.
+        within(PATIENCE, || (fs::read(source.join(vers)).unwrap() == b"written").then_some(()));
+    }
+}
+
 #[test]
 fn a_wait_for_a_lock_ends_with_the_program() {
     let (near, source) = source();
@@ -535,6 +488,52 @@ fn what_cannot_be_mounted_is_refused_and_leaves_no_mount() {
     }
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!table.contains(&at(&inside)));
+}
+
+/// As a container gets it: the process that serves has no right to mount.
+#[test]
+fn a_connection_that_another_process_has_mounted_is_served() {
+    if !weir_skip::is_root("mounting a connection without Weir needs root") {
+        return;
+    }
+    let (near, source) = source();
+    let dir = near.path().canonicalize().unwrap().join("mnt");
+    fs::create_dir(&dir).unwrap();
+    let script = "exec 9<>/dev/fuse || exit 77
+        mount -i -t fuse -o fd=9,rootmode=40000,user_id=0,group_id=0 none \"$1\" || exit 77
+        exec setpriv --bounding-set -sys_admin --inh-caps -sys_admin -- \
+            \"$0\" mount --announce --budget 32M \"$2\" /dev/fd/9";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(weir([""; 0]).get_program()).arg(&dir).arg(&source);
+    command.env("XDG_RUNTIME_DIR", near.path()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    if said != "mounted\n" {
+        let code = child.wait().unwrap().code();
+        assert_eq!(code, Some(77), "the connection is not served");
+        return weir_skip::skip("the kernel refuses a mount");
+    }
+    let mut mount = Mount { child, dir: dir.clone() };
+    fs::write(mount.path("f"), "through it").unwrap();
+    assert_eq!(fs::read(mount.path("f")).unwrap(), b"through it");
+    mount.signal(Signal::TERM);
+    assert!(mount.ended().success());
+    assert_eq!(fs::read(source.join("f")).unwrap(), b"through it");
+    assert!(mount.is_mounted(), "it is not this process's to unmount");
+    assert!(Command::new("umount").arg("-l").arg(&dir).status().unwrap().success());
+}
+
+#[test]
+fn descriptors_of_something_else_are_not_served() {
+    let (_near, source) = source();
+    let source = source.to_str().unwrap();
+    for (descriptor, says) in [("1", "not one of /dev/fuse"), ("99", "No such file")] {
+        let said = fail(1, ["mount", "--foreground", source, &format!("/dev/fd/{descriptor}")]);
+        assert!(said.contains("descriptor") && said.contains(says), "{said}");
+    }
+    let said = fail(1, ["mount", "--foreground", source, "/dev/fd/x"]);
+    assert!(said.contains("o such file"), "{said}");
 }
 
 #[test]

@@ -278,6 +278,7 @@ impl Receiver {
 
     fn begin(&self, waker: &Waker, request: Request, buffer: &mut Buffer, begun: Begun) {
         let waits_for_lock = matches!(request.op, Op::Setlk { wait: true, .. });
+        let (is_flush, unique) = (matches!(request.op, Op::Flush { .. }), request.unique);
         let reply = self.table.enter(&self.device, request.unique, request.from, waits_for_lock);
         let data = match &request.op {
             Op::Write { data, .. } => Some(Payload::take(buffer, data.clone())),
@@ -290,32 +291,39 @@ impl Receiver {
         else {
             return;
         };
-        self.drive(waker, async move {
+        let goes_on = self.drive(waker, async move {
             mounted.serve(request, data, reply, begun).await;
             drop(permit);
         });
+        if goes_on
+            && is_flush
+            && let Some(pending) = self.table.find(unique)
+        {
+            self.runtime.spawn(pending.end_with_thread());
+        }
     }
 
     /// Does the work here while another thread receives, for [`MOST_WAIT`] at most, and leaves the
-    /// rest to the runtime. A panic ends the work alone, as it does there.
-    fn drive(&self, waker: &Waker, work: impl Future<Output = ()> + Send + 'static) {
+    /// rest to the runtime. Returns whether there is a rest. A panic ends the work alone, as it does
+    /// there.
+    fn drive(&self, waker: &Waker, work: impl Future<Output = ()> + Send + 'static) -> bool {
         let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
         let mut until = None;
         loop {
             let mut poll = || work.as_mut().poll(&mut Context::from_waker(waker));
             match catch_unwind(AssertUnwindSafe(&mut poll)) {
-                Ok(Poll::Ready(())) => return,
+                Ok(Poll::Ready(())) => return false,
                 Ok(Poll::Pending) => {}
                 Err(_) => {
                     error!("a request failed by a panic; its program gets an I/O error");
-                    return;
+                    return false;
                 }
             }
             let now = Instant::now();
             let left = until.get_or_insert(now + MOST_WAIT).saturating_duration_since(now);
             if left.is_zero() || self.receiving.load(Ordering::Relaxed) == 0 {
                 drop(self.runtime.spawn(work));
-                return;
+                return true;
             }
             std::thread::park_timeout(left);
         }

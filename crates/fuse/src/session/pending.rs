@@ -5,6 +5,8 @@
 //! 2. An operation whose request was answered without it runs to its end all the same: what it does
 //!    may be half done, and a file system must not be left so. It undoes what only an answer would
 //!    hand over (a use of a node, an open file). Waiting for a lock is the exception: it ends.
+//!    A killed process closes its files; the kernel does not interrupt the FLUSHes of these, so this
+//!    side looks whether the thread exits by a signal ([`Pending::end_with_thread`]).
 //! 3. A reply that is dropped unanswered, as after a panic, is an I/O error: no thread waits for ever.
 
 use crate::session::device::Device;
@@ -21,6 +23,9 @@ use tracing::debug;
 
 /// How long a thread with a signal waits if the signal may or may not be deadly.
 const UNKNOWN_THREAD_WAITS: Duration = Duration::from_secs(5);
+/// Between two looks at a thread.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Parts of the table, each with its own lock.
 const SHARDS: usize = 16;
 
@@ -100,20 +105,37 @@ impl Pending {
     /// killed: an operation on a file system is not interrupted by other signals.
     pub(crate) async fn interrupt(self: Arc<Self>) {
         let since = Instant::now();
-        let mut pause = Duration::from_millis(20);
+        let mut pause = SHORTEST_PAUSE;
         while !self.answered.load(Ordering::Acquire) {
             let is_killed = || match is_killed(self.from.pid) {
                 Some(is_killed) => is_killed,
                 None => since.elapsed() >= UNKNOWN_THREAD_WAITS,
             };
             if self.waits_for_lock || is_killed() {
-                let _ = self.answer(-libc::EINTR, &[]);
-                self.given_up.notify_one();
-                return;
+                return self.give_up();
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+}
+
+impl Pending {
+    /// Answers it when its thread exits by a signal.
+    pub(crate) async fn end_with_thread(self: Arc<Self>) {
+        let mut pause = SHORTEST_PAUSE;
+        while !self.answered.load(Ordering::Acquire) {
+            if exits_by_signal(self.from.pid) {
+                return self.give_up();
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn give_up(&self) {
+        let _ = self.answer(-libc::EINTR, &[]);
+        self.given_up.notify_one();
     }
 }
 
@@ -156,4 +178,40 @@ fn is_killed(pid: u32) -> Option<bool> {
         u64::from_str_radix(hex.trim(), 16).ok()
     };
     Some(status.lines().filter_map(pending).any(|signals| signals & KILL != 0))
+}
+
+/// Whether thread `pid` is ending because of a signal. Source: proc_pid_stat(5); PF_EXITING of Linux.
+fn exits_by_signal(pid: u32) -> bool {
+    // Counted from the state, which is the first field after the name.
+    const FLAGS: usize = 6;
+    const EXIT_CODE: usize = 49;
+    const EXITING: u64 = 4;
+    const SIGNAL: u64 = 0x7f;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let Some((_, fields)) = stat.rsplit_once(") ") else { return false };
+    let fields: Vec<_> = fields.split_whitespace().collect();
+    let field = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    field(FLAGS) & EXITING != 0 && field(EXIT_CODE) & SIGNAL != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn only_an_end_by_a_signal_is_one() {
+        assert!(!exits_by_signal(std::process::id()));
+        for (script, by_signal) in [("exit 9", false), ("kill -9 $$", true)] {
+            let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            // It stays in the table until it is waited for.
+            let stat = format!("/proc/{}/stat", child.id());
+            while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(exits_by_signal(child.id()), by_signal, "{script}");
+            child.wait().unwrap();
+        }
+        assert!(!exits_by_signal(0));
+    }
 }

@@ -1,6 +1,7 @@
 //! Shared by the tests of the binary: running it, sparse files, a server.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod mount;
 pub(crate) mod nfs3;
 
 use serde_json::Value;

@@ -1,11 +1,11 @@
 //! The mount's answers at the control socket.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::warn;
 use weir_control::{CacheStatus, Export, Listener, Operation, Process, Status, socket_dir};
-use weir_fuse::{Counters, Mountpoint, Session};
+use weir_fuse::{Counters, Session};
 use weir_pagecache::CachedFs;
 
 /// Answers `weir status` and the like as long as this process runs. `place` is where the mount is, and
@@ -14,13 +14,12 @@ pub(super) fn listen(
     session: &Session,
     fs: &CachedFs,
     shown: &str,
-    (mountpoint, local): (&Mountpoint, Option<PathBuf>),
+    (place, local): (&Path, Option<PathBuf>),
 ) {
     match Listener::bind(&socket_dir()) {
         Ok(listener) => {
-            let mut places = vec![(mountpoint.path().to_owned(), fs.clone())];
-            places
-                .extend(local.filter(|path| path != mountpoint.path()).map(|at| (at, fs.clone())));
+            let mut places = vec![(place.to_owned(), fs.clone())];
+            places.extend(local.filter(|path| path != place).map(|at| (at, fs.clone())));
             let (fs, what, started) = (fs.clone(), shown.to_owned(), Instant::now());
             let process = Mounted { fs, counters: session.counters(), places, what, started };
             tokio::spawn(listener.serve(Arc::new(process)));

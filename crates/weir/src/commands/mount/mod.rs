@@ -45,7 +45,8 @@ pub(crate) struct Args {
     /// A directory, or the URL of a directory of an NFS server
     #[arg(value_name = "SOURCE", value_parser = location(), required_unless_present = "guard")]
     source: Option<Location>,
-    /// The directory to mount it on
+    /// The directory to mount it on; or /dev/fd/N, a descriptor of /dev/fuse that another process has
+    /// mounted and passed on, as into a container
     #[arg(value_name = "DIR", required_unless_present = "guard")]
     dir: Option<PathBuf>,
     /// Which page cache keeps data: this process's, or the kernel's

@@ -44,21 +44,34 @@ pub(super) fn run(wanted: Wanted) -> Result<Ended> {
 async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
     let shown = format!("mount {source} on {}", dir.display());
     let mut signals = Signals::new()?;
-    let fs = open(&source, &dir, &args).await?;
-    let Opened { fs, local } = fs;
+    // Before this process opens descriptors of its own.
+    let passed = weir_fuse::passed_connection(&dir);
+    let passed = passed.transpose().map_err(|error| refused(&shown, &error))?;
+    if passed.is_some() && args.read_only {
+        let failure = Failure::new(shown, "--read-only is up to the process that has mounted it");
+        return Err(failure.advice("mount with MS_RDONLY there"));
+    }
+    let Opened { fs, local } = open(&source, passed.is_none().then_some(&dir), &args).await?;
     let root = fs.getattr(fs.root()).await.asked(|| shown.clone())?;
     if root.kind != FileKind::Directory {
         return Err(Failure::new(shown, "the source is not a directory"));
     }
-    let options = MountOptions {
-        source: source.to_string(),
-        read_only: args.read_only,
-        allow_other: args.allow_other,
-        trusted: false,
+    let (device, mountpoint) = match passed {
+        Some(device) => (device, None),
+        None => {
+            let options = MountOptions {
+                source: source.to_string(),
+                read_only: args.read_only,
+                allow_other: args.allow_other,
+                trusted: false,
+            };
+            let attached = Mountpoint::attach(&dir, &options);
+            let (device, mountpoint) = attached.map_err(|error| refused(&shown, &error))?;
+            (device, Some(mountpoint))
+        }
     };
-    let (device, mountpoint) =
-        Mountpoint::attach(&dir, &options).map_err(|error| refused(&shown, &error))?;
-    let mut guard = background::Guard::start(&mountpoint);
+    let mountpoint = mountpoint.as_ref();
+    let mut guard = mountpoint.map(background::Guard::start);
     let settings = Settings {
         keeper: args.cache.into(),
         uncached: args.uncached,
@@ -72,24 +85,29 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
     let session = match started {
         Ok(session) => session,
         Err(error) => {
-            let _ = mountpoint.detach();
+            if let Some(mountpoint) = mountpoint {
+                let _ = mountpoint.detach();
+            }
             return Err(Failure::new(shown, error.to_string()));
         }
     };
-    if let Err(error) = mountpoint.widen_read_ahead() {
+    if let Some(Err(error)) = mountpoint.map(Mountpoint::widen_read_ahead) {
         debug!("the kernel reads ahead by its own measure: {error}");
     }
-    control::listen(&session, &fs, &shown, (&mountpoint, local));
-    info!("mounted {source} on {}", mountpoint.path().display());
+    let place = mountpoint.map_or(&*dir, Mountpoint::path);
+    control::listen(&session, &fs, &shown, (place, local));
+    info!("mounted {source} on {}", place.display());
     background::announce(args.announce)?;
     let unmounted = tokio::task::spawn_blocking(move || session.wait());
     let interrupted = tokio::select! {
         _ = unmounted => false,
         () = signals.stop() => true,
     };
-    let ended = end(&fs, interrupted.then_some(&mountpoint), signals).await;
-    guard.dismiss();
-    ended.asked(|| format!("write out the data of {}", mountpoint.path().display()))?;
+    let ended = end(&fs, mountpoint.filter(|_| interrupted), signals).await;
+    if let Some(guard) = &mut guard {
+        guard.dismiss();
+    }
+    ended.asked(|| format!("write out the data of {}", place.display()))?;
     Ok(Ended::Done)
 }
 
@@ -127,7 +145,7 @@ struct Opened {
     local: Option<PathBuf>,
 }
 
-async fn open(source: &Location, dir: &std::path::Path, args: &Args) -> Result<Opened> {
+async fn open(source: &Location, dir: Option<&PathBuf>, args: &Args) -> Result<Opened> {
     check_budget(args.mount.budget())?;
     let bytes = budget_bytes(args.mount.budget(), BUDGET_CAP_BYTES);
     let config =
@@ -156,6 +174,9 @@ fn refused(shown: &str, error: &MountError) -> Failure {
         MountError::Directory(error) if error.kind() == std::io::ErrorKind::NotConnected => {
             failure.advice("the process of an earlier mount there was killed: unmount it first (umount, or fusermount3 -u)")
         }
+        MountError::Passed(_) => failure.advice(
+            "open /dev/fuse, mount it, and leave the descriptor open for this process under that number",
+        ),
         MountError::Helper(_) | MountError::Directory(_) => failure,
     }
 }

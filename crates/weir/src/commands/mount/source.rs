@@ -17,8 +17,12 @@ pub(super) struct Source {
     pub(super) local: Option<PathBuf>,
 }
 
-/// Opens the store for a mount on `dir`.
-pub(super) async fn open(source: &Location, dir: &Path, options: &MountOptions) -> Result<Source> {
+/// Opens the store for a mount on `dir`, if that is known.
+pub(super) async fn open(
+    source: &Location,
+    dir: Option<&PathBuf>,
+    options: &MountOptions,
+) -> Result<Source> {
     match source {
         Location::Local(path) => local(path, dir),
         Location::Nfs(url) => {
@@ -29,10 +33,10 @@ pub(super) async fn open(source: &Location, dir: &Path, options: &MountOptions) 
     }
 }
 
-fn local(path: &Path, dir: &Path) -> Result<Source> {
+fn local(path: &Path, dir: Option<&PathBuf>) -> Result<Source> {
     let asked = || format!("mount {}", path.display());
     let real = path.canonicalize().asked(asked)?;
-    if let Ok(dir) = dir.canonicalize()
+    if let Some(Ok(dir)) = dir.map(|dir| dir.canonicalize())
         && dir != real
         && dir.starts_with(&real)
     {

@@ -1,0 +1,206 @@
+//! A mounted server under load, while the server is killed, the link is cut, and the mount is killed.
+
+mod common;
+
+use common::mount::{Mount, source};
+use common::{Server, within};
+use rustix::process::Signal;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::Duration;
+
+const WRITERS: usize = 3;
+/// Time for everything to go on after a fault: the grace period, and the client's retries.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A link between the mount and the server, which can be cut.
+struct Link {
+    port: u16,
+    state: Arc<LinkState>,
+}
+
+#[derive(Default)]
+struct LinkState {
+    cut: AtomicBool,
+    sockets: Mutex<Vec<TcpStream>>,
+}
+
+impl Link {
+    fn to(server: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = Arc::<LinkState>::default();
+        let shared = Arc::clone(&state);
+        let server = SocketAddr::from(([127, 0, 0, 1], server));
+        // It ends with the test's process.
+        let accept = move || {
+            for client in listener.incoming().flatten() {
+                // If the server is not there, the client finds its connection closed.
+                let _ = shared.connect(client, server);
+            }
+        };
+        Builder::new().name("link".into()).spawn(accept).unwrap();
+        Self { port, state }
+    }
+
+    /// Loses what is under way, and all that comes until the link is mended.
+    fn cut(&self) {
+        self.state.cut.store(true, SeqCst);
+    }
+
+    /// Works again. Connections from before are reset.
+    fn mend(&self) {
+        for socket in self.state.sockets.lock().unwrap().drain(..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        self.state.cut.store(false, SeqCst);
+    }
+}
+
+impl LinkState {
+    fn connect(self: &Arc<Self>, client: TcpStream, server: SocketAddr) -> io::Result<()> {
+        let server = TcpStream::connect(server)?;
+        self.sockets.lock().unwrap().extend([client.try_clone()?, server.try_clone()?]);
+        self.pass(client.try_clone()?, server.try_clone()?)?;
+        self.pass(server, client)
+    }
+
+    fn pass(self: &Arc<Self>, mut from: TcpStream, mut to: TcpStream) -> io::Result<()> {
+        let state = Arc::clone(self);
+        let pass = move || {
+            let mut bytes = vec![0; 64 << 10];
+            while let Ok(len @ 1..) = from.read(&mut bytes) {
+                // A part of a message may pass, and the rest be lost: the connection is of no more use.
+                if !state.cut.load(SeqCst) && to.write_all(&bytes[..len]).is_err() {
+                    break;
+                }
+            }
+            let _ = to.shutdown(Shutdown::Both);
+        };
+        Builder::new().name("link".into()).spawn(pass).map(drop)
+    }
+}
+
+/// Programs that create files, make them durable, and rename them.
+struct Load {
+    /// Files that are acknowledged.
+    done: Arc<[AtomicUsize; WRITERS]>,
+    writers: Vec<JoinHandle<io::Result<()>>>,
+}
+
+fn content(writer: usize, number: usize) -> Vec<u8> {
+    let mut bytes = format!("{writer} {number} ").into_bytes().repeat(4000);
+    bytes.truncate(20_000 + number);
+    bytes
+}
+
+fn name(writer: usize, number: usize) -> String {
+    format!("{writer}-{number}")
+}
+
+impl Load {
+    fn start(dir: &Path) -> Self {
+        let done = Arc::<[AtomicUsize; WRITERS]>::default();
+        let write = |writer: usize| {
+            let (dir, done) = (dir.to_owned(), Arc::clone(&done));
+            std::thread::spawn(move || {
+                for number in 0.. {
+                    let unfinished = dir.join(format!("{writer}.part"));
+                    let file = File::create(&unfinished)?;
+                    file.write_all_at(&content(writer, number), 0)?;
+                    file.sync_all()?;
+                    fs::rename(&unfinished, dir.join(name(writer, number)))?;
+                    File::open(&dir)?.sync_all()?;
+                    done[writer].store(number + 1, SeqCst);
+                }
+                Ok(())
+            })
+        };
+        let writers = (0..WRITERS).map(write).collect();
+        Self { done, writers }
+    }
+
+    /// Waits until every writer has done more.
+    fn goes_on(&self, after: &str) {
+        let before: Vec<_> = self.done.iter().map(|done| done.load(SeqCst)).collect();
+        let begun = std::time::Instant::now();
+        let moved =
+            || self.done.iter().zip(&before).all(|(now, &then)| now.load(SeqCst) > then + 1);
+        while !moved() {
+            assert!(begun.elapsed() < LIMIT, "{after}: the load stands still at {:?}", self.done);
+            for writer in &self.writers {
+                assert!(!writer.is_finished(), "{after}: a program got an error");
+            }
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until every program got an error. Returns how many files of each are acknowledged.
+    fn failed(self) -> Vec<usize> {
+        for writer in self.writers {
+            within(LIMIT, || writer.is_finished().then_some(()));
+            assert!(writer.join().unwrap().is_err());
+        }
+        self.done.iter().map(|done| done.load(SeqCst)).collect()
+    }
+}
+
+/// Asserts that the acknowledged files are whole.
+fn check(dir: &Path, done: &[usize], when: &str) {
+    for (writer, &count) in done.iter().enumerate() {
+        for number in 0..count {
+            let path = dir.join(name(writer, number));
+            let found = fs::read(&path).unwrap_or_else(|error| {
+                panic!("{when}: {} is acknowledged, and lost: {error}", path.display())
+            });
+            assert!(found == content(writer, number), "{when}: {} is damaged", path.display());
+        }
+    }
+}
+
+fn serve(export: &Path, port: u16) -> Server {
+    let bind = format!("127.0.0.1:{port}");
+    Server::start(export, &["--squash", "none", "--lease", "5", "--bind", &bind])
+}
+
+#[test]
+fn what_a_mount_acknowledged_survives_cut_links_and_kills_of_the_server_and_of_the_mount() {
+    for vers in ["3", "4.0", "4.2"] {
+        let (near, export): (_, PathBuf) = source();
+        let mut server = serve(&export, 0);
+        let link = Link::to(server.port);
+        let port = link.port;
+        let url = format!("nfs://127.0.0.1:{port}/?mountport={port}&vers={vers}&timeo=20");
+        let Some(mut mount) = Mount::start(near.path(), "mnt", &[], &url) else { return };
+        let load = Load::start(&mount.dir);
+        load.goes_on("at first");
+        link.cut();
+        sleep(Duration::from_secs(3));
+        link.mend();
+        load.goes_on("after the link was cut");
+        for _ in 0..2 {
+            let port = server.port;
+            server.signal(Signal::KILL);
+            assert_eq!(server.ended(), None);
+            server = serve(&export, port);
+        }
+        load.goes_on("after the server was killed");
+        mount.signal(Signal::KILL);
+        mount.ended();
+        let done = load.failed();
+        check(&export, &done, vers);
+        // The place is usable again.
+        within(LIMIT, || (!mount.is_mounted()).then_some(()));
+        let again = Mount::start(near.path(), "mnt", &[], &url).expect("it was mounted before");
+        check(&again.dir, &done, vers);
+        fs::write(again.path("new"), vers).unwrap();
+        drop(again);
+        assert_eq!(fs::read(export.join("new")).unwrap(), vers.as_bytes());
+    }
+}
