@@ -5,15 +5,15 @@ mod common;
 use common::mount::{Mount, source};
 use common::{Server, within};
 use rustix::process::Signal;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::thread::{Builder, JoinHandle, sleep};
-use std::time::Duration;
+use std::thread::{Builder, sleep};
+use std::time::{Duration, Instant};
 
 const WRITERS: usize = 3;
 /// Time for everything to go on after a fault: the grace period, and the client's retries.
@@ -87,15 +87,16 @@ impl LinkState {
     }
 }
 
-/// Programs that create files, make them durable, and rename them.
+/// Programs that create files, make them durable, and rename them. They are processes of their own:
+/// one that has files open on the mount must not start the server, because its child closes them.
 struct Load {
     /// Files that are acknowledged.
     done: Arc<[AtomicUsize; WRITERS]>,
-    writers: Vec<JoinHandle<io::Result<()>>>,
+    writers: Vec<Child>,
 }
 
 fn content(writer: usize, number: usize) -> Vec<u8> {
-    let mut bytes = format!("{writer} {number} ").into_bytes().repeat(4000);
+    let mut bytes = format!("{writer} {number}\n").into_bytes().repeat(6000);
     bytes.truncate(20_000 + number);
     bytes
 }
@@ -107,47 +108,63 @@ fn name(writer: usize, number: usize) -> String {
 impl Load {
     fn start(dir: &Path) -> Self {
         let done = Arc::<[AtomicUsize; WRITERS]>::default();
+        let script = r#"i=0
+            while :; do
+                yes "$0 $i" | head -c $((20000 + i)) |
+                    dd of="$0.part" bs=64k iflag=fullblock conv=fsync status=none || exit 1
+                mv "$0.part" "$0-$i" && sync . && echo "$i" || exit 1
+                i=$((i + 1))
+            done"#;
         let write = |writer: usize| {
-            let (dir, done) = (dir.to_owned(), Arc::clone(&done));
-            std::thread::spawn(move || {
-                for number in 0.. {
-                    let unfinished = dir.join(format!("{writer}.part"));
-                    let file = File::create(&unfinished)?;
-                    file.write_all_at(&content(writer, number), 0)?;
-                    file.sync_all()?;
-                    fs::rename(&unfinished, dir.join(name(writer, number)))?;
-                    File::open(&dir)?.sync_all()?;
-                    done[writer].store(number + 1, SeqCst);
+            let mut command = Command::new("sh");
+            command.args(["-c", script, &writer.to_string()]).current_dir(dir);
+            let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+            let said = BufReader::new(child.stdout.take().unwrap());
+            let done = Arc::clone(&done);
+            let count = move || {
+                for line in said.lines().map_while(Result::ok) {
+                    done[writer].store(line.parse::<usize>().unwrap() + 1, SeqCst);
                 }
-                Ok(())
-            })
+            };
+            Builder::new().spawn(count).unwrap();
+            child
         };
         let writers = (0..WRITERS).map(write).collect();
         Self { done, writers }
     }
 
     /// Waits until every writer has done more.
-    fn goes_on(&self, after: &str) {
+    fn goes_on(&mut self, after: &str) {
         let before: Vec<_> = self.done.iter().map(|done| done.load(SeqCst)).collect();
-        let begun = std::time::Instant::now();
-        let moved =
-            || self.done.iter().zip(&before).all(|(now, &then)| now.load(SeqCst) > then + 1);
-        while !moved() {
+        let begun = Instant::now();
+        let moved = |done: &[AtomicUsize]| {
+            done.iter().zip(&before).all(|(now, &then)| now.load(SeqCst) > then + 1)
+        };
+        while !moved(&*self.done) {
             assert!(begun.elapsed() < LIMIT, "{after}: the load stands still at {:?}", self.done);
-            for writer in &self.writers {
-                assert!(!writer.is_finished(), "{after}: a program got an error");
+            for writer in &mut self.writers {
+                assert!(writer.try_wait().unwrap().is_none(), "{after}: a program got an error");
             }
             sleep(Duration::from_millis(5));
         }
     }
 
     /// Waits until every program got an error. Returns how many files of each are acknowledged.
-    fn failed(self) -> Vec<usize> {
-        for writer in self.writers {
-            within(LIMIT, || writer.is_finished().then_some(()));
-            assert!(writer.join().unwrap().is_err());
+    fn failed(&mut self) -> Vec<usize> {
+        for writer in &mut self.writers {
+            let ended = within(LIMIT, || writer.try_wait().unwrap());
+            assert_eq!(ended.code(), Some(1));
         }
         self.done.iter().map(|done| done.load(SeqCst)).collect()
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        for writer in &mut self.writers {
+            let _ = writer.kill();
+            let _ = writer.wait();
+        }
     }
 }
 
@@ -178,7 +195,7 @@ fn what_a_mount_acknowledged_survives_cut_links_and_kills_of_the_server_and_of_t
         let port = link.port;
         let url = format!("nfs://127.0.0.1:{port}/?mountport={port}&vers={vers}&timeo=20");
         let Some(mut mount) = Mount::start(near.path(), "mnt", &[], &url) else { return };
-        let load = Load::start(&mount.dir);
+        let mut load = Load::start(&mount.dir);
         load.goes_on("at first");
         link.cut();
         sleep(Duration::from_secs(3));
