@@ -396,10 +396,24 @@ fn a_program_that_waits_for_a_dead_server_can_be_killed() {
 fn a_program_with_data_for_a_dead_server_can_be_killed() {
     let (near, source) = source();
     let server = Server::start(&source, &["--squash", "none"]);
-    for (signal, vers) in [(Signal::KILL, "3"), (Signal::TERM, "4.2")] {
+    // One thread, and several: the kernel ends them in different ways.
+    let one = "exec 9>\"$0\" && printf written >&9 && echo ready && read never";
+    let several = "exec python3 -c '
+import os, sys, threading, time
+os.write(os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY), b\"written\")
+threading.Thread(target=time.sleep, args=(1000,)).start()
+print(\"ready\", flush=True)
+time.sleep(1000)' \"$0\"";
+    let has_python = Command::new("python3").arg("-V").output().is_ok();
+    if !has_python {
+        weir_skip::skip("python3 is not installed");
+    }
+    let ways = [("3", Signal::KILL, one), ("4.0", Signal::TERM, one)];
+    let threads = [("4.1", Signal::KILL, several), ("4.2", Signal::TERM, several)];
+    for (vers, signal, script) in ways.into_iter().chain(threads.into_iter().filter(|_| has_python))
+    {
         let url = server.url("", &format!("vers={vers}"));
         let Some(mount) = Mount::start(near.path(), vers, &[], &url) else { return };
-        let script = "exec 9>\"$0\" && printf written >&9 && echo ready && read never";
         let mut command = Command::new("sh");
         command.args(["-c", script]).arg(mount.path(vers));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
