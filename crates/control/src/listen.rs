@@ -39,8 +39,8 @@ impl Listener {
     pub fn bind(dir: &Path) -> Result<Self, DirectoryError> {
         directory::make(dir)?;
         let path = dir.join(format!("{}.sock", std::process::id()));
-        // Between bind(2) and listen(2) a connection is refused, and whoever asks would remove the
-        // socket as that of a killed process. So it gets its name when it listens.
+        // Between bind(2) and listen(2) a connection is refused, and the process that asks would
+        // remove the socket as that of a killed process. So it gets its name when it listens.
         let unnamed = path.with_extension("new");
         let in_dir = |source| DirectoryError::Io { path: path.clone(), source };
         // The directory is private, so what has these names was left by a process that was killed.

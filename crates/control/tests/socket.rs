@@ -163,7 +163,7 @@ fn a_socket_that_is_being_made_is_not_taken_for_a_dead_one() {
     });
     for round in 0..3000 {
         let listener = Listener::bind(&dir).unwrap();
-        assert!(listener.path().exists(), "round {round}: somebody has removed it");
+        assert!(listener.path().exists(), "round {round}: it was removed");
     }
     made.store(true, Ordering::Relaxed);
     asks.join().unwrap();
