@@ -187,7 +187,7 @@ fn serve(export: &Path, port: u16) -> Server {
 }
 
 #[test]
-fn what_a_mount_acknowledged_survives_cut_links_and_kills_of_the_server_and_of_the_mount() {
+fn acknowledged_files_survive_cut_links_and_kills() {
     for vers in ["3", "4.0", "4.2"] {
         let (near, export): (_, PathBuf) = source();
         let mut server = serve(&export, 0);
