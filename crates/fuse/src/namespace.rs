@@ -15,7 +15,7 @@
 //! 2. Without root, a namespace of users gives the right to mount. It maps this user and group alone, to
 //!    themselves: files of others are seen as those of the overflow user, and cannot be written.
 //!
-//! Soundness: the descriptor in [`inherited`] is one that the parent left open for this process and that
+//! Soundness: the descriptor in `inherited` is one that the parent left open for this process and that
 //! nothing else here uses, as its callers make sure; `unshare` affects no memory, and no other thread exists (1).
 #![allow(unsafe_code, reason = "an inherited descriptor, and namespaces")]
 

@@ -16,7 +16,7 @@ const MIB: usize = 1 << 20;
 /// Whether this machine lets commands run this way; if not, the test is skipped.
 #[track_caller]
 fn is_possible() -> bool {
-    let output = weir(["run", "true"]).output().unwrap();
+    let output = weir(["run", "--engine", "mount", "true"]).output().unwrap();
     if output.status.code() == Some(125) {
         weir_skip::skip(text(&output));
         return false;
@@ -26,7 +26,7 @@ fn is_possible() -> bool {
 }
 
 fn run(dir: &Path, args: &[&str]) -> Output {
-    weir([&["run"], args].concat()).current_dir(dir).output().unwrap()
+    weir([&["run", "--engine", "mount"], args].concat()).current_dir(dir).output().unwrap()
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn it_waits_for_what_the_command_left_behind() {
 
 #[test]
 fn where_it_cannot_work_it_says_so() {
-    let limit = "echo 0 > /proc/sys/user/max_user_namespaces 2>/dev/null || exit 77; exec \"$WEIR\" run true";
+    let limit = "echo 0 > /proc/sys/user/max_user_namespaces 2>/dev/null || exit 77; exec \"$WEIR\" run --engine mount true";
     // A user namespace inside which no further one is allowed, for a user who is not root there.
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-current-user", "--keep-caps", "sh", "-c", limit]);
