@@ -370,3 +370,36 @@ fn owners_that_the_destination_refuses_are_reported() {
     }
     assert_eq!(mode(&to.join("copy/file")), 0o755, "it does not run as another user");
 }
+
+/// As with cp(1) and rsync(1).
+#[test]
+fn a_group_that_the_user_is_in_is_kept_where_the_owner_is_refused() {
+    const GROUP: u32 = 12346;
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir_all(from.join("sub")).unwrap();
+    fs::create_dir(&to).unwrap();
+    fs::write(from.join("file"), "x").unwrap();
+    fs::write(from.join("sub/big"), vec![1; 100_000]).unwrap();
+    let names = ["", "file", "sub", "sub/big"];
+    for name in names {
+        if std::os::unix::fs::lchown(from.join(name), Some(12345), Some(GROUP)).is_err() {
+            weir_skip::skip("only root may give files away");
+            return;
+        }
+    }
+    give_to_ordinary_user(dir.path(), &to);
+    for command in ["cp", "sync"] {
+        let copy = to.join(command);
+        let mut setpriv = std::process::Command::new("setpriv");
+        setpriv.args(["--reuid", "65534", "--regid", "65534", "--groups", "65534,12346"]);
+        setpriv.arg(weir([""; 0]).get_program()).arg(command);
+        setpriv.args(if command == "cp" { &["-rp"][..] } else { &[] });
+        let output = setpriv.arg(&from).arg(&copy).output().unwrap();
+        for name in names {
+            let found = copy.join(name).metadata().unwrap();
+            assert_eq!((found.uid(), found.gid()), (65534, GROUP), "{name}: {}", text(&output));
+        }
+        assert!(text(&output).contains("does not keep owner"), "{}", text(&output));
+    }
+}

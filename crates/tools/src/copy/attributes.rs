@@ -234,19 +234,31 @@ impl Owned {
     }
 }
 
-/// Sets the owner, as far as permitted.
+/// Sets the owner and the group, as far as permitted.
 pub(super) async fn own(to: &Place, now: &Attr, like: &Attr) -> weir_vfs::Result<Owned> {
     if Owned::of(now, like) == Owned::Alike {
         return Ok(Owned::Alike);
     }
-    let own = SetAttr { uid: Some(like.uid), gid: Some(like.gid), ..SetAttr::default() };
-    match to.fs.setattr(&Caller::Own, now.id, &own).await {
-        Ok(got) => Ok(Owned::of(&got, like)),
-        // Only root may change a file's owner, and a container or server may not know the user.
+    let both = SetAttr { uid: Some(like.uid), gid: Some(like.gid), ..SetAttr::default() };
+    if let Some(got) = permitted(to.fs.setattr(&Caller::Own, now.id, &both).await)? {
+        return Ok(Owned::of(&got, like));
+    }
+    // A user may give his files to another group that he is in.
+    if now.uid != like.uid && now.gid != like.gid {
+        let group = SetAttr { gid: Some(like.gid), ..SetAttr::default() };
+        permitted(to.fs.setattr(&Caller::Own, now.id, &group).await)?;
+    }
+    Ok(Owned::Otherwise)
+}
+
+/// What a change of owners found; `None` if it is refused. Only root may change a file's owner, and a
+/// container or server may not know the user.
+fn permitted(changed: weir_vfs::Result<Attr>) -> weir_vfs::Result<Option<Attr>> {
+    match changed {
         Err(Error::NotPermitted | Error::AccessDenied | Error::NotSupported | Error::Invalid) => {
-            Ok(Owned::Otherwise)
+            Ok(None)
         }
-        Err(error) => Err(error),
+        changed => changed.map(Some),
     }
 }
 
