@@ -205,6 +205,11 @@ const WITH_FILES: [&str; 14] = [
     "smb3", "exfat", "vfat",
 ];
 
+/// Whether names of a file system are looked up at a server or another process.
+fn asks_a_server(kind: &str) -> bool {
+    ["fuse", "nfs", "cifs", "smb", "9p", "ceph", "afs"].iter().any(|of| kind.starts_with(of))
+}
+
 /// Directories that stay as they are: they name no files of users, or belong to all of them.
 const AS_THEY_ARE: [&str; 6] = ["/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp"];
 
@@ -242,13 +247,13 @@ pub fn cover_all(peer: &Peer, stage: &Path) -> io::Result<()> {
         if !at.exists() {
             continue;
         }
-        let has_files = WITH_FILES.contains(&kind.as_str()) && path.is_dir();
+        let has_files = WITH_FILES.contains(&kind.as_str()) && at.is_dir();
         if has_files && over(peer, path, &at).is_ok() {
             continue;
         }
-        // As it is, if this user cannot serve it, either. In a namespace of users, a mount can be bound
-        // only together with those below it.
-        if mount_bind(path, &at).is_err() {
+        // As it is, if this user cannot serve it, either: alone, or with what is mounted below. Only the latter
+        // works in a namespace of users, and without a word to a server that may not answer.
+        if has_files || asks_a_server(kind) || mount_bind(path, &at).is_err() {
             mount_bind_recursive(path, &at).map_err(|error| naming(path, &error.into()))?;
             as_they_are.push(path.clone());
         }

@@ -164,6 +164,34 @@ fn it_waits_for_what_the_command_left_behind() {
 }
 
 #[test]
+fn a_mount_that_does_not_answer_stays_as_it_is() {
+    if !is_possible() {
+        return;
+    }
+    // What is below /tmp is left alone anyway.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    // A FUSE file system that no process serves, until this shell ends.
+    let script = "exec 9<>/dev/fuse
+        mount -i -t fuse -o fd=9,rootmode=40000,user_id=$(id -u),group_id=$(id -g) none . || exit 77
+        cd /; timeout -s KILL 60 \"$@\" 9<&-";
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-current-user", "--keep-caps"]);
+    }
+    command.args(["-m", "bash", "-c", script, "sh", env!("CARGO_BIN_EXE_weir"), "run"]);
+    command.args(["--engine", "mount", "sh", "-c", "grep '^none ' /proc/mounts; echo done"]);
+    let output = command.current_dir(dir.path()).output().unwrap();
+    if output.status.code() == Some(77) {
+        return weir_skip::skip(text(&output));
+    }
+    assert!(output.status.success(), "{:?}: {}", output.status, text(&output));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let there = dir.path().canonicalize().unwrap();
+    assert!(said.contains(&format!(" {} ", there.display())), "not there: {said}");
+    assert!(said.ends_with("done\n"), "{said}");
+}
+
+#[test]
 fn where_it_cannot_work_it_says_so() {
     let limit = "echo 0 > /proc/sys/user/max_user_namespaces 2>/dev/null || exit 77; exec \"$WEIR\" run --engine mount true";
     // A user namespace inside which no further one is allowed, for a user who is not root there.

@@ -32,7 +32,8 @@ impl Mounted {
     pub(super) async fn stand_in(&self, dir: FileId, name: &[u8]) -> Answered {
         let denied = Errno::from(Error::AccessDenied);
         let path = self.fs.store().path_of(dir).await?.join(OsStr::from_bytes(name));
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        // Its server may not answer.
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         let found = statx(rustix::fs::CWD, &path, flags, StatxFlags::BASIC_STATS);
         let found = found.map_err(|_| denied)?;
         if !found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {

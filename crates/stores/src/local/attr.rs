@@ -1,6 +1,6 @@
 //! Attributes from statx(2), and times for utimensat(2).
 
-use super::sys;
+use super::{probe, sys};
 use crate::local::sys::proc_path;
 use rustix::fs::{
     AtFlags, FileType, Mode, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps,
@@ -130,9 +130,7 @@ const CHOWNS: usize = 32;
 /// Whether chown(2) is known to clear the bits on the file's file system. On others (network, FUSE)
 /// the mode read afterwards does not tell whether chown or the file's owner cleared them.
 fn chown_clears(file: BorrowedFd<'_>) -> bool {
-    /// ext2 to ext4, XFS, btrfs, tmpfs, F2FS (statfs(2)).
-    const KNOWN: [i64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010];
-    rustix::fs::fstatfs(file).is_ok_and(|fs| KNOWN.contains(&fs.f_type))
+    rustix::fs::fstatfs(file).is_ok_and(|fs| probe::LOCAL.contains(&fs.f_type))
 }
 
 fn taken_by_chown(mode: u32) -> u32 {

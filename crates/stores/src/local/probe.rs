@@ -99,6 +99,18 @@ fn of_device((major, minor): (u32, u32)) -> u64 {
     u64::from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
 }
 
+/// ext2 to ext4, XFS, btrfs, tmpfs, F2FS (statfs(2)).
+pub(super) const LOCAL: [i64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010];
+
+/// Whether a file system has the attributes of its files at hand, so that `AT_STATX_DONT_SYNC` changes
+/// nothing for them. On others (network, FUSE), they may be those of a moment ago then.
+pub(super) fn knows_its_attributes(root: BorrowedFd<'_>) -> bool {
+    /// overlayfs, bcachefs, ZFS.
+    const MORE: [i64; 3] = [0x794c_7630, 0xca45_1a4e, 0x2fc1_2fc1];
+    rustix::fs::fstatfs(root)
+        .is_ok_and(|fs| LOCAL.contains(&fs.f_type) || MORE.contains(&fs.f_type))
+}
+
 /// The largest size of a file in bytes: the file system's limit, found by trying on a nameless
 /// file, or the process's limit if that is smaller.
 pub(super) fn max_file_size(root: BorrowedFd<'_>) -> u64 {

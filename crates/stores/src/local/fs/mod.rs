@@ -108,7 +108,7 @@ impl LocalFs {
         let dir_fd = self.tree.dir(entry.dir)?;
         let found = {
             let _as_caller = self.identity.assume(caller)?;
-            stat(dir_fd.as_fd(), &c_name(entry.name)?)?
+            self.tree.stat_name(dir_fd.as_fd(), &c_name(entry.name)?)?
         };
         self.introduce(entry, dir_fd.as_fd(), &found)
     }
@@ -153,7 +153,7 @@ impl LocalFs {
         mode: Option<u32>,
     ) -> Result<Attr> {
         let NewFile { at, set } = new;
-        let mut found = stat(made.as_fd(), c"")?;
+        let mut found = stat(made.as_fd())?;
         let (uid, gid) = (found.stx_uid, found.stx_gid);
         let rest = SetAttr {
             // The kernel may add set-gid to a directory's mode, from its parent.
@@ -169,7 +169,7 @@ impl LocalFs {
         if !rest.is_empty() {
             let _as_caller = self.identity.assume(caller)?;
             self.apply(caller, made.as_fd(), &rest)?;
-            found = stat(made.as_fd(), c"")?;
+            found = stat(made.as_fd())?;
         }
         let (id, seen) = self.tree.identify_new(at.dir, made.as_fd(), at.name, &found);
         self.tree.remember([seen]);
@@ -255,7 +255,7 @@ impl LocalFs {
         match self.finish(caller, new, &made, again) {
             Ok(attr) => Ok((attr, made)),
             Err(error) => {
-                let flags = match stat(made.as_fd(), c"").map(|s| kind_of(&s)) {
+                let flags = match stat(made.as_fd()).map(|s| kind_of(&s)) {
                     Ok(FileKind::Directory) => AtFlags::REMOVEDIR,
                     _ => AtFlags::empty(),
                 };
@@ -372,7 +372,7 @@ impl FileSystem for LocalFs {
         };
         self.directories.changed_if(kind_of(&found) == FileKind::Directory, id);
         applied?;
-        Ok(self.attr(id, &stat(file.as_fd(), c"")?))
+        Ok(self.attr(id, &stat(file.as_fd())?))
     }
 
     async fn access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<Permissions> {
@@ -416,7 +416,8 @@ impl FileSystem for LocalFs {
         if with_attr {
             let mut met: Vec<Seen> = Vec::new();
             for entry in &mut entries {
-                let Ok(found) = stat(dir_fd.as_fd(), &c_name(&entry.name)?) else { continue };
+                let name = c_name(&entry.name)?;
+                let Ok(found) = self.tree.stat_name(dir_fd.as_fd(), &name) else { continue };
                 let identified = self.tree.identify(dir, dir_fd.as_fd(), &entry.name, &found);
                 if let Ok((id, seen)) = identified {
                     met.extend(seen);
@@ -515,7 +516,7 @@ impl FileSystem for LocalFs {
                 .map_err(io::Error::from)?;
         }
         self.directories.changed(entry.dir);
-        self.introduce(entry, dir_fd.as_fd(), &stat(file.as_fd(), c"")?)
+        self.introduce(entry, dir_fd.as_fd(), &stat(file.as_fd())?)
     }
 
     async fn unlink(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {

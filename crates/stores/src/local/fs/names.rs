@@ -75,8 +75,8 @@ impl LocalFs {
         renamed?;
         let exchanged = flags == RenameFlags::Exchange;
         if self.symlink_renames.matter()
-            && (may_be_symlink(moving.as_ref(), to_fd.as_fd(), &to_name)
-                || (exchanged && may_be_symlink(target.as_ref(), from_fd.as_fd(), &from_name)))
+            && (self.may_be_symlink(moving.as_ref(), to_fd.as_fd(), &to_name)
+                || (exchanged && self.may_be_symlink(target.as_ref(), from_fd.as_fd(), &from_name)))
         {
             self.symlink_renames.note();
         }
@@ -102,13 +102,13 @@ impl LocalFs {
     /// Holds the file that has a name, if there is one.
     fn hold(&self, dir: BorrowedFd<'_>, name: &CStr) -> Option<Held> {
         let file = self.tree.open_one(dir, name, PATH_FLAGS).ok()?;
-        let before = stat(file.as_fd(), c"").ok()?;
+        let before = stat(file.as_fd()).ok()?;
         Some(Held { file, before })
     }
 
     /// A held file has lost a name, possibly its last one.
     fn lost_name(&self, entry: EntryName<'_>, held: &Held) -> Option<Unnamed> {
-        let nlink = match stat(held.file.as_fd(), c"") {
+        let nlink = match stat(held.file.as_fd()) {
             Ok(after) => after.stx_nlink,
             Err(Error::Stale | Error::NotFound) => 0,
             Err(_) => return None,
@@ -129,15 +129,15 @@ impl LocalFs {
         self.tree.nodes.forget(file.stx_ino, from.dir.ino, from.name, false);
         self.tree.nodes.moved(id, place);
     }
-}
 
-/// Whether the file that was renamed to `name` may be a symbolic link: the one that was held before, or
-/// another one, which another program gave the old name after the look.
-fn may_be_symlink(held: Option<&Held>, dir: BorrowedFd<'_>, name: &CStr) -> bool {
-    let Some(Held { before, .. }) = held else { return true };
-    // The file is held, so its inode number is its own.
-    kind_of(before) == FileKind::Symlink
-        || stat(dir, name).map_or(true, |now| now.stx_ino != before.stx_ino)
+    /// Whether the file that was renamed to `name` may be a symbolic link: the one that was held before, or
+    /// another one, which another program gave the old name after the look.
+    fn may_be_symlink(&self, held: Option<&Held>, dir: BorrowedFd<'_>, name: &CStr) -> bool {
+        let Some(Held { before, .. }) = held else { return true };
+        // The file is held, so its inode number is its own.
+        kind_of(before) == FileKind::Symlink
+            || self.tree.stat_name(dir, name).map_or(true, |now| now.stx_ino != before.stx_ino)
+    }
 }
 
 #[cfg(test)]
@@ -155,11 +155,11 @@ mod tests {
         let root = fs.tree.root();
         let held = fs.hold(root, c"old");
         std::fs::rename(path("old"), path("new")).unwrap();
-        assert!(!may_be_symlink(held.as_ref(), root, c"new"), "the file that was held");
+        assert!(!fs.may_be_symlink(held.as_ref(), root, c"new"), "the file that was held");
         // Another program: the link has the old name when it is renamed.
         std::fs::rename(path("link"), path("old")).unwrap();
         std::fs::rename(path("old"), path("new")).unwrap();
-        assert!(may_be_symlink(held.as_ref(), root, c"new"));
-        assert!(may_be_symlink(None, root, c"new"), "it is not known what was renamed");
+        assert!(fs.may_be_symlink(held.as_ref(), root, c"new"));
+        assert!(fs.may_be_symlink(None, root, c"new"), "it is not known what was renamed");
     }
 }

@@ -57,6 +57,8 @@ pub(super) struct Tree {
     pub(super) search: Mutex<Search>,
     pub(super) search_entries: usize,
     has_openat2: AtomicBool,
+    /// How names are looked at.
+    look: AtFlags,
     /// The means of opening files by the kernel's handles, where possible.
     handles: Option<(OwnedFd, Shape)>,
     /// Numbers that this run assigns to files without a generation: their upper half, and the next
@@ -102,6 +104,11 @@ impl Tree {
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
         let fsid = probe::fsid(root.as_fd(), root_id, device)?;
         let nodes = nodes(root_id)?;
+        let mut look = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        if probe::knows_its_attributes(root.as_fd()) {
+            // A name may be a mount point, of a file system whose server does not answer.
+            look |= AtFlags::STATX_DONT_SYNC;
+        }
         Ok(Arc::new_cyclic(|me| Self {
             me: me.clone(),
             fsid,
@@ -114,6 +121,7 @@ impl Tree {
             search: Mutex::default(),
             search_entries,
             has_openat2: AtomicBool::new(true),
+            look,
             handles,
             run: since.as_secs() as u32,
             next_number: AtomicU32::new(1),
@@ -146,7 +154,7 @@ impl Tree {
     /// Attributes of a file.
     pub(super) fn getattr(&self, id: FileId) -> Result<Attr> {
         if id == self.root_id {
-            return Ok(self.attr(id, &stat(self.root(), c"")?));
+            return Ok(self.attr(id, &stat(self.root())?));
         }
         if let Some(held) = self.held_dir(id)? {
             return Ok(self.attr(id, &held.stat));
@@ -164,7 +172,7 @@ impl Tree {
     /// Holds a file of any kind.
     pub(super) fn pin(&self, id: FileId) -> Result<Pinned> {
         if id == self.root_id {
-            return Ok(Pinned { file: self.root.clone(), stat: stat(self.root(), c"")? });
+            return Ok(Pinned { file: self.root.clone(), stat: stat(self.root())? });
         }
         if let Some(held) = self.held_dir(id)? {
             return Ok(held);
@@ -175,7 +183,7 @@ impl Tree {
                 && let Ok(dir) = self.dir_by_ino(place.dir)
                 && let Ok(file) = self.open_one(dir.as_fd(), &c_name(&place.name)?, PATH_FLAGS)
             {
-                let stat = stat(file.as_fd(), c"")?;
+                let stat = stat(file.as_fd())?;
                 if self.is_pinned(id, &file, &stat) {
                     return Ok(Pinned { file: Arc::new(file), stat });
                 }
@@ -188,7 +196,7 @@ impl Tree {
     /// A directory whose descriptor is cached.
     fn held_dir(&self, id: FileId) -> Result<Option<Pinned>> {
         let Some(file) = self.dirs.lock().get(&id).cloned() else { return Ok(None) };
-        let stat = stat(file.as_fd(), c"")?;
+        let stat = stat(file.as_fd())?;
         if stat.stx_nlink == 0 {
             self.gone(id);
             return Err(Error::Stale);
@@ -220,7 +228,7 @@ impl Tree {
         let mut at: Option<OwnedFd> = None;
         let mut last = None;
         for _ in 0..MAX_DEPTH {
-            let Ok(stat) = stat(at.as_ref().unwrap_or(dir).as_fd(), c"") else { return false };
+            let Ok(stat) = stat(at.as_ref().unwrap_or(dir).as_fd()) else { return false };
             if (stat.stx_dev_major, stat.stx_dev_minor) != self.device || last == Some(stat.stx_ino)
             {
                 return false;
@@ -412,14 +420,14 @@ impl Tree {
             let opened = match self.open_one(dir.as_fd(), &name, DIR_FLAGS) {
                 Ok(opened) => opened,
                 Err(Errno::NOTDIR) => {
-                    let there = stat(dir.as_fd(), &name)?;
+                    let there = self.stat_name(dir.as_fd(), &name)?;
                     let same = self.is_at(id, dir.as_fd(), &name, &there);
                     return if same { Err(Error::NotDirectory) } else { Ok(Err(id)) };
                 }
                 Err(Errno::NOENT | Errno::STALE) => return Ok(Err(id)),
                 Err(error) => return Err(io::Error::from(error).into()),
             };
-            let stat = stat(opened.as_fd(), c"")?;
+            let stat = stat(opened.as_fd())?;
             if !self.is_pinned(id, &opened, &stat) {
                 return Ok(Err(id));
             }
@@ -452,7 +460,12 @@ impl Tree {
 
     pub(super) fn stat_place(&self, place: &Link) -> Result<Statx> {
         let dir = self.dir_by_ino(place.dir)?;
-        stat(dir.as_fd(), &c_name(&place.name)?)
+        self.stat_name(dir.as_fd(), &c_name(&place.name)?)
+    }
+
+    /// Attributes of what has a name, which may be on another file system.
+    pub(super) fn stat_name(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Statx> {
+        Ok(rustix::fs::statx(dir, name, self.look, ATTR_MASK).map_err(io::Error::from)?)
     }
 
     /// Whether what was found at a place is the identified file.
@@ -530,7 +543,7 @@ impl Tree {
             Err(error) if error.raw_os_error() == Some(libc::ESTALE) => return ByHandle::Gone,
             Err(_) => return ByHandle::Unknown,
         };
-        let Ok(stat) = stat(file.as_fd(), c"") else { return ByHandle::Unknown };
+        let Ok(stat) = stat(file.as_fd()) else { return ByHandle::Unknown };
         if !self.is_pinned(id, &file, &stat) {
             return ByHandle::Gone;
         }
@@ -556,7 +569,7 @@ impl Tree {
         let mut names = below.iter().map(OsStr::as_bytes).peekable();
         while let Some(name) = names.next() {
             let c_name = c_name(name).ok()?;
-            let found = stat(dir.as_fd(), &c_name).ok()?;
+            let found = self.stat_name(dir.as_fd(), &c_name).ok()?;
             let (found_id, seen) = self.identify(dir_id, dir.as_fd(), name, &found).ok()?;
             met.extend(seen);
             if names.peek().is_none() {
@@ -617,14 +630,9 @@ pub(super) struct Name<'a> {
     pub(super) kind: FileType,
 }
 
-/// Attributes of a name, or of the descriptor itself if the name is empty.
-pub(super) fn stat(dir: BorrowedFd<'_>, name: &CStr) -> Result<Statx> {
-    let flags = if name.is_empty() {
-        AtFlags::EMPTY_PATH
-    } else {
-        AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT
-    };
-    Ok(rustix::fs::statx(dir, name, flags, ATTR_MASK).map_err(io::Error::from)?)
+/// Attributes of a held file.
+pub(super) fn stat(file: BorrowedFd<'_>) -> Result<Statx> {
+    Ok(sys::stat_fd(file, ATTR_MASK).map_err(io::Error::from)?)
 }
 
 pub(super) fn c_name(name: &[u8]) -> Result<CString> {

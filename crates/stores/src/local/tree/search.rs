@@ -134,7 +134,7 @@ impl Walk {
 
     fn look(&mut self, tree: &Tree, dir: &OwnedFd, name: CString, hit: bool) {
         let Some(above) = self.levels.last().map(|level| level.id) else { return };
-        let found = match stat(dir.as_fd(), &name) {
+        let found = match tree.stat_name(dir.as_fd(), &name) {
             Ok(found) => found,
             Err(error) => {
                 // It may have been renamed to a place that the walk has passed.
@@ -181,7 +181,7 @@ impl Walk {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let above = rustix::fs::openat(dir, c"..", flags, Mode::empty());
             level.dir = above.ok().map(Arc::new).filter(|above| {
-                stat(above.as_fd(), c"").is_ok_and(|stat: Statx| stat.stx_ino == level.id.ino)
+                stat(above.as_fd()).is_ok_and(|stat: Statx| stat.stx_ino == level.id.ino)
             });
             // Moved meanwhile: the walk may miss its entries; the next search will find them.
             self.missed |= level.dir.is_none();

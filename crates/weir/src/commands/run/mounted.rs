@@ -23,6 +23,9 @@ use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::memory::READAHEAD_BYTES;
 use weir_tools::text::size_text;
 
+/// How long a directory may take to open: a network file system may wait for its server for ever.
+const OPEN_LIMIT: Duration = Duration::from_secs(5);
+
 /// Runs the command, or says why the engine cannot.
 pub(super) fn run(args: &Args, paths: &[PathBuf], watch: Option<Arc<Watch>>) -> Result<Ran> {
     if let Err(error) = can_open_device() {
@@ -129,8 +132,7 @@ async fn serve(
 impl Served {
     /// Serves a directory.
     fn add(&mut self, path: PathBuf, connection: std::os::fd::OwnedFd) -> Result<(), String> {
-        let store =
-            LocalFs::open(&path, LocalOptions::default()).map_err(|error| error.to_string())?;
+        let store = opened(path)?;
         let observer =
             self.watch.clone().map(|watch| -> Arc<dyn Observer> { watch.of(store.clone()) });
         let fs = self.cache.mount(store);
@@ -160,5 +162,16 @@ impl Served {
             written = written.and(fs.unmount().await);
         }
         (written, moved)
+    }
+}
+
+/// Opens a directory, unless it takes too long.
+fn opened(path: PathBuf) -> Result<Arc<LocalFs>, String> {
+    let (send, receive) = std::sync::mpsc::channel();
+    // If its server never answers, this thread waits until the process ends.
+    std::thread::spawn(move || send.send(LocalFs::open(&path, LocalOptions::default())));
+    match receive.recv_timeout(OPEN_LIMIT) {
+        Ok(opened) => opened.map_err(|error| error.to_string()),
+        Err(_) => Err("its server does not answer".into()),
     }
 }
