@@ -19,7 +19,7 @@ const MIB: usize = 1 << 20;
 #[test]
 fn programs_use_a_directory_through_its_mount() {
     let (near, source) = source();
-    for cache in ["weir", "kernel"] {
+    for cache in ["weir", "kernel", "auto"] {
         let options = ["--cache", cache];
         let Some(mount) = Mount::start(near.path(), "mnt", &options, source.to_str().unwrap())
         else {
@@ -115,6 +115,74 @@ fn a_file_without_a_name_can_get_one() {
     };
     // The last close is reported after close(2) has returned.
     within(PATIENCE, alone);
+}
+
+#[test]
+fn the_first_open_chooses_the_cache_of_a_file() {
+    let (near, source) = source();
+    for name in ["read", "written", "marked"] {
+        fs::write(source.join(name), vec![1; MIB]).unwrap();
+    }
+    let options = ["--cache", "auto"];
+    let Some(mount) = Mount::start(near.path(), "mnt", &options, source.to_str().unwrap()) else {
+        return;
+    };
+    let requested = || {
+        let output =
+            weir(["status", "--json"]).env("XDG_RUNTIME_DIR", near.path()).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        said[0]["exports"][0]["read_bytes"].as_u64().unwrap()
+    };
+    let mut buffer = vec![0; MIB];
+    // Reads all of the file, and returns how many bytes of it were requested of the mount.
+    let mut requested_by = |file: &File, expected: u8| {
+        let before = requested();
+        file.read_exact_at(&mut buffer, 0).unwrap();
+        assert!(buffer.iter().all(|&byte| byte == expected));
+        requested() - before
+    };
+    let open = |name: &str, write: bool| {
+        OpenOptions::new().read(true).write(write).open(mount.path(name)).unwrap()
+    };
+
+    // The kernel keeps what is opened for reading, and what is then written.
+    let reader = open("read", false);
+    assert_eq!(requested_by(&reader, 1), MIB as u64);
+    assert_eq!(requested_by(&open("read", false), 1), 0);
+    let writer = open("read", true);
+    writer.write_all_at(&vec![2; MIB], 0).unwrap();
+    assert_eq!(requested_by(&reader, 2), 0, "they share the pages");
+    assert_eq!(requested_by(&writer, 2), 0);
+    drop((reader, writer));
+
+    // The mount's process keeps what is opened for writing, and what is then read.
+    let writer = open("written", true);
+    assert_eq!(requested_by(&writer, 1), MIB as u64);
+    let reader = open("written", false);
+    for value in 2..4 {
+        writer.write_all_at(&vec![value; MIB], 0).unwrap();
+        assert_eq!(requested_by(&reader, value), MIB as u64);
+    }
+    drop((reader, writer));
+    // The kernel closes a file a moment after the program.
+    within(PATIENCE, || (requested_by(&open("written", false), 3) == 0).then_some(()));
+
+    // A mark: the kernel keeps nothing.
+    let set = rustix::fs::setxattr(
+        mount.path("marked"),
+        "user.weir.uncached",
+        b"1",
+        rustix::fs::XattrFlags::empty(),
+    );
+    if set.is_err() {
+        return weir_skip::skip("no extended attributes here");
+    }
+    let reader = open("marked", false);
+    for _ in 0..2 {
+        assert_eq!(requested_by(&reader, 1), MIB as u64);
+    }
+    assert_eq!(requested_by(&open("written", false), 3), 0, "others are kept as before");
 }
 
 #[test]

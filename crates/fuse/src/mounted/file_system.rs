@@ -26,6 +26,10 @@ pub enum Keeper {
     Weir,
     /// The kernel's page cache: a read that it has is no request. Weir passes the data on.
     Kernel,
+    /// The kernel's for a file that a program opens for reading alone, Weir's for one that it opens for
+    /// writing or with O_DIRECT, or that is marked as uncached. The first open decides, until the last
+    /// one is closed: so that the file has one keeper at a time.
+    Auto,
 }
 
 /// How a file system is mounted.

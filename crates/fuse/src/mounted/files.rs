@@ -150,8 +150,14 @@ impl Mounted {
         let flags = flags.cast_signed();
         let direct = flags & libc::O_DIRECT != 0;
         let able = file.capabilities().contains(Capabilities::UNCACHED);
-        let by_kernel =
-            self.settings.keeper == Keeper::Kernel && !self.settings.uncached && !direct;
+        let wanted = match self.settings.keeper {
+            Keeper::Auto if flags & libc::O_ACCMODE != libc::O_RDONLY => Keeper::Weir,
+            Keeper::Auto if file.is_marked_uncached() || direct => Keeper::Weir,
+            Keeper::Auto => Keeper::Kernel,
+            keeper => keeper,
+        };
+        let keeper = self.nodes.opened(node, wanted);
+        let by_kernel = keeper == Keeper::Kernel && !self.settings.uncached && !direct;
         let open = OpenFile {
             file,
             node,
@@ -165,8 +171,10 @@ impl Mounted {
             true => OpenFlags::KEEP_CACHE,
             false => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
         };
-        let key = self.files.insert(Arc::new(open)).ok_or(Errno(libc::ENFILE))?;
-        self.nodes.opened(node);
+        let Some(key) = self.files.insert(Arc::new(open)) else {
+            self.nodes.not_opened(node);
+            return Err(Errno(libc::ENFILE));
+        };
         Ok((key as u64, treated))
     }
 

@@ -4,6 +4,7 @@
 //! 2. The kernel counts its uses of a node: one for each reply with an entry. The table keeps a node
 //!    until the kernel has given all of them back (FORGET), so it is as large as the kernel's own.
 
+use crate::mounted::file_system::Keeper;
 use crate::wire::abi::{ForgetOne, ROOT};
 use crate::wire::reply::Errno;
 use parking_lot::Mutex;
@@ -34,6 +35,8 @@ struct Node {
     opened_at: Option<u64>,
     /// Open files.
     opens: u64,
+    /// Which cache keeps the file's data, while there are open files.
+    keeper: Keeper,
     /// The open file of the store that holds the node's locks.
     locks: Option<Arc<dyn OpenFile>>,
     /// The hidden name of a file without a name.
@@ -58,7 +61,16 @@ pub(crate) struct LastClose {
 
 impl Node {
     fn new(id: FileId) -> Self {
-        Self { id, lookups: 0, change: None, opened_at: None, opens: 0, locks: None, hidden: None }
+        Self {
+            id,
+            lookups: 0,
+            change: None,
+            opened_at: None,
+            opens: 0,
+            keeper: Keeper::Weir,
+            locks: None,
+            hidden: None,
+        }
     }
 }
 
@@ -132,10 +144,22 @@ impl Nodes {
         node.opened_at.replace(change) != Some(change)
     }
 
-    /// Counts one more open file.
-    pub(crate) fn opened(&self, node: u64) {
+    /// Counts one more open file. Returns which cache keeps its data: the one that is `wanted`, if there was no
+    /// open file, else that of the others.
+    pub(crate) fn opened(&self, node: u64, wanted: Keeper) -> Keeper {
+        let mut table = self.table.lock();
+        let Some(node) = table.nodes.get_mut(&node) else { return wanted };
+        if node.opens == 0 {
+            node.keeper = wanted;
+        }
+        node.opens += 1;
+        node.keeper
+    }
+
+    /// Takes back that there is one more open file.
+    pub(crate) fn not_opened(&self, node: u64) {
         if let Some(node) = self.table.lock().nodes.get_mut(&node) {
-            node.opens += 1;
+            node.opens = node.opens.saturating_sub(1);
         }
     }
 

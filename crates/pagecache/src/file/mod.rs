@@ -108,6 +108,12 @@ impl File {
         self.open.mapping.store.capabilities()
     }
 
+    /// Whether the file is marked as uncached ([`UNCACHED_XATTR`](weir_vfs::UNCACHED_XATTR)), as its last open
+    /// has found.
+    pub fn is_marked_uncached(&self) -> bool {
+        self.open.mapping.uncached.load(Ordering::Relaxed)
+    }
+
     /// The access that it is open for.
     pub fn access(&self) -> Access {
         self.open.access

@@ -30,7 +30,7 @@ Data is kept in this process's page cache, of --budget bytes; the kernel keeps n
 (--cache weir), so memory holds one copy, and a read or write of a file that was opened with O_DIRECT, or \
 that has the attribute user.weir.uncached=1, leaves the cache as it found it, without rules of \
 alignment. With --cache kernel the kernel keeps what was read, and a later read of it does not \
-reach this process.
+reach this process. With --cache auto it does so for files that programs open for reading alone.
 
 The command returns when DIR is usable; a process in the background serves it. SIGTERM, or \
 unmounting DIR, writes out all data and ends that process. If it is killed, DIR is unmounted, and programs \
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// mounted and passed on, as into a container
     #[arg(value_name = "DIR", required_unless_present = "guard")]
     dir: Option<PathBuf>,
-    /// Which page cache keeps data: this process's, or the kernel's
+    /// Which page cache keeps data: this process's, the kernel's, or each that of some files
     #[arg(long, value_name = "WHOSE", default_value = "weir")]
     cache: CacheArg,
     /// Leave the cache as it was, with every read and write
@@ -88,6 +88,8 @@ enum CacheArg {
     Weir,
     /// The kernel's: what it has is read without this process
     Kernel,
+    /// The kernel's for files that are opened for reading alone, this process's for all others
+    Auto,
 }
 
 impl From<CacheArg> for Keeper {
@@ -95,6 +97,7 @@ impl From<CacheArg> for Keeper {
         match arg {
             CacheArg::Weir => Self::Weir,
             CacheArg::Kernel => Self::Kernel,
+            CacheArg::Auto => Self::Auto,
         }
     }
 }
