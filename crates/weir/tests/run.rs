@@ -6,7 +6,8 @@ use common::{give_to_ordinary_user, scratch, text, weir, within};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -42,7 +43,7 @@ fn a_command_runs_as_without_it() {
         command.args(path).args(["sh", "-c", script]).current_dir(&dir);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"input\n").unwrap();
+        child.stdin.take().unwrap().write_all(b"input\n").unwrap();
         let output = child.wait_with_output().unwrap();
         let uid = rustix::process::geteuid().as_raw();
         let expected = format!("{}\n{uid}\ninput\n", dir.display());
@@ -95,6 +96,64 @@ fn what_it_reads_and_writes_stays_out_of_the_kernels_cache() {
     // The comparison has read both; before it, at most 1 % of what was moved had come in.
     let after = report["kernel_cache_bytes_after"].as_u64().unwrap();
     assert!(after <= before + bytes / 100, "{before} before: {report}");
+}
+
+#[test]
+fn what_it_reads_passes_through_a_window_of_the_kernels_pages() {
+    if !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let dir = dir.path().canonicalize().unwrap();
+    fs::write(dir.join("data"), vec![5; 96 * MIB]).unwrap();
+    // While the file is open, the kernel keeps its pages; it drops them a moment after they were read.
+    let script =
+        "exec 3<data; head -c 1000000 <&3 >first; \"$0\" status --json data; cat <&3 >/dev/null
+        for i in $(seq 200); do \"$0\" status --json data; done";
+    let weir = env!("CARGO_BIN_EXE_weir");
+    let output = run(&dir, &["--path", ".", "--budget", "32M", "sh", "-c", script, weir]);
+    assert!(output.status.success(), "{}", text(&output));
+    let said = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+    let held: Vec<u64> = said
+        .map(|said| {
+            let said = said.unwrap();
+            let held = said.as_array().unwrap().iter().find(|held| held["cache"] == "kernel");
+            held.unwrap()["resident_bytes"].as_u64().unwrap()
+        })
+        .collect();
+    assert!(held[0] >= 1_000_000, "read ahead by the kernel: {held:?}");
+    assert!(held.iter().any(|&held| held <= 8 * MIB as u64), "a quarter of the budget: {held:?}");
+}
+
+#[test]
+fn it_sees_what_programs_beside_it_write() {
+    if !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let dir = dir.path().canonicalize().unwrap();
+    fs::write(dir.join("data"), "first").unwrap();
+    // The same descriptors all the time: at once after a lock, and within a second after the file has grown.
+    let script = "exec 3<data 4<data 5<data; head -c 5 <&3; echo; read go
+        flock -s 4; head -c 5 <&4; echo; read go; all=
+        for i in $(seq 100); do
+            all=\"$all$(cat <&5)\"; [ \"$all\" != other ] && break; sleep 0.1
+        done; echo \"$all\"";
+    let mut command = weir(["run", "--engine", "mount", "--path", ".", "sh", "-c", script]);
+    command.current_dir(&dir).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || lines.next().unwrap().unwrap();
+    assert_eq!(next(), "first");
+    let file = fs::File::options().write(true).open(dir.join("data")).unwrap();
+    file.write_all_at(b"other", 0).unwrap();
+    input.write_all(b"\n").unwrap();
+    assert_eq!(next(), "other");
+    file.write_all_at(b" and more", 5).unwrap();
+    input.write_all(b"\n").unwrap();
+    assert_eq!(next(), "other and more");
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

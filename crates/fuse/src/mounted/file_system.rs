@@ -4,13 +4,14 @@ use crate::mounted::callers::Callers;
 use crate::mounted::handles::{Directory, OpenFile};
 use crate::mounted::nodes::Nodes;
 use crate::mounted::stand_ins::StandIns;
+use crate::mounted::window::Window;
 use crate::session::counters::Counters;
 use crate::session::device::Device;
-use crate::wire::abi::{self, ForgetOne};
+use crate::wire::abi::ForgetOne;
 use crate::wire::reply::{Entry, Errno, attr_out, entry_out};
 use crate::wire::request::Requester;
 use sharded_slab::Slab;
-use std::io::IoSlice;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_pagecache::{CachedFs, Segments};
@@ -30,6 +31,9 @@ pub enum Keeper {
     /// writing or with O_DIRECT, or that is marked as uncached. The first open decides, until the last
     /// one is closed: so that the file has one keeper at a time.
     Auto,
+    /// The kernel's, which keeps at most this many bytes of the mount, for a file that a program opens for reading;
+    /// Weir's for one that it opens for writing alone or with O_DIRECT. The first open decides, as with `Auto`.
+    Window(u64),
 }
 
 /// How a file system is mounted.
@@ -67,7 +71,7 @@ impl Default for Settings {
 pub(crate) struct Mounted {
     pub(super) fs: CachedFs,
     pub(super) settings: Settings,
-    device: Arc<Device>,
+    pub(super) device: Arc<Device>,
     pub(super) nodes: Nodes,
     callers: Callers,
     pub(super) files: Slab<Arc<OpenFile>>,
@@ -75,6 +79,8 @@ pub(crate) struct Mounted {
     pub(crate) counters: Counters,
     pub(super) stand_ins: StandIns,
     pub(super) observer: Option<Arc<dyn Observer>>,
+    /// What the kernel may have of files, if that is bounded.
+    pub(super) window: Option<Window>,
 }
 
 /// Is told what programs do.
@@ -127,9 +133,13 @@ impl Mounted {
         settings: Settings,
         device: Arc<Device>,
         observer: Option<Arc<dyn Observer>>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let nodes = Nodes::new(fs.root());
-        Self {
+        let window = match settings.keeper {
+            Keeper::Window(bytes) => Some(Window::new(bytes, Arc::clone(&device))?),
+            _ => None,
+        };
+        Ok(Self {
             fs,
             settings,
             device,
@@ -140,7 +150,8 @@ impl Mounted {
             counters: Counters::default(),
             stand_ins: StandIns::default(),
             observer,
-        }
+            window,
+        })
     }
 
     /// The kernel gives uses of nodes back.
@@ -166,9 +177,7 @@ impl Mounted {
 
     /// Makes the kernel ask for a node's attributes again.
     pub(super) fn drop_attributes(&self, node: u64) {
-        let out = abi::InvalInodeOut { ino: node, off: -1, len: 0 };
-        // The kernel may have forgotten the node.
-        let _ = self.device.send(0, abi::NOTIFY_INVAL_INODE, &[IoSlice::new(out.as_bytes())]);
+        self.device.drop_attributes(node);
     }
 
     pub(super) fn attr_answer(&self, node: u64, attr: &Attr) -> Answer {

@@ -148,16 +148,23 @@ impl Mounted {
         changed: bool,
     ) -> Result<(u64, OpenFlags), Errno> {
         let flags = flags.cast_signed();
-        let direct = flags & libc::O_DIRECT != 0;
+        // The kernel knows the end of a file only as it was: what is appended goes past its pages.
+        let appends = self.window.is_some() && flags & libc::O_APPEND != 0;
+        let direct = flags & libc::O_DIRECT != 0 || appends;
         let able = file.capabilities().contains(Capabilities::UNCACHED);
         let wanted = match self.settings.keeper {
             Keeper::Auto if flags & libc::O_ACCMODE != libc::O_RDONLY => Keeper::Weir,
             Keeper::Auto if file.is_marked_uncached() || direct => Keeper::Weir,
             Keeper::Auto => Keeper::Kernel,
+            Keeper::Window(_) if flags & libc::O_ACCMODE == libc::O_WRONLY || direct => {
+                Keeper::Weir
+            }
+            Keeper::Window(_) => Keeper::Kernel,
             keeper => keeper,
         };
         let keeper = self.nodes.opened(node, wanted);
-        let by_kernel = keeper == Keeper::Kernel && !self.settings.uncached && !direct;
+        let passes = !self.settings.uncached || self.window.is_some();
+        let by_kernel = keeper == Keeper::Kernel && passes && !direct;
         let open = OpenFile {
             file,
             node,
@@ -165,6 +172,7 @@ impl Mounted {
             uncached: able && (self.settings.uncached || direct || by_kernel),
             // The kernel has put the data into its own pages at the place that it names.
             append: flags & libc::O_APPEND != 0 && !by_kernel,
+            by_kernel,
         };
         let treated = match by_kernel {
             true if changed => OpenFlags::empty(),
@@ -176,6 +184,22 @@ impl Mounted {
             return Err(Errno(libc::ENFILE));
         };
         Ok((key as u64, treated))
+    }
+
+    /// Makes the kernel drop its pages of a file that has changed since it was opened: the holder of a lock sees
+    /// what others wrote before.
+    pub(super) async fn drop_old_pages(&self, node: u64) -> Result<(), Errno> {
+        if !self.nodes.is_kept_by_kernel(node) {
+            return Ok(());
+        }
+        let attr = self.fs.getattr(self.nodes.file(node)?).await?;
+        if self.nodes.note_open(node, attr.change) {
+            let device = Arc::clone(&self.device);
+            // It waits for pages that are being read.
+            let dropped = tokio::task::spawn_blocking(move || device.drop_pages(node, 0, 0));
+            dropped.await.map_err(|_| Errno(libc::EIO))?;
+        }
+        Ok(())
     }
 
     /// Forgets an open file.
@@ -228,7 +252,17 @@ impl Mounted {
         }
         let bytes = found.end(at).min(end) - at;
         self.counters.moved().read(bytes as usize);
+        self.note_pages(&open, at, bytes);
         Ok(Answer { data: Some((found, at, len)), ..Answer::default() })
+    }
+
+    /// Notes that the kernel has pages of a range, if their number is bounded.
+    fn note_pages(&self, open: &OpenFile, start: u64, bytes: u64) {
+        if let Some(window) = &self.window
+            && open.by_kernel
+        {
+            window.note(open.node, start, bytes);
+        }
     }
 
     pub(super) async fn write(&self, node: u64, args: &abi::WriteIn, data: &[u8]) -> Answered {
@@ -249,6 +283,7 @@ impl Mounted {
         }
         let size = open.file.write_at_async(data, args.offset, flags).await? as u32;
         self.counters.moved().written(size as usize);
+        self.note_pages(&open, args.offset, size.into());
         Ok(Answer::of(&abi::WriteOut { size, padding: 0 }))
     }
 

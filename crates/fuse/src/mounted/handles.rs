@@ -13,6 +13,8 @@ pub(crate) struct OpenFile {
     pub(super) uncached: bool,
     /// Writes go to the end of the file.
     pub(super) append: bool,
+    /// The kernel keeps what is read and written.
+    pub(super) by_kernel: bool,
 }
 
 impl OpenFile {

@@ -78,6 +78,7 @@ impl Mounted {
             taken = file.lock(owner, lock, wait) => taken?,
             () = reply.given_up() => return Err(Error::Interrupted.into()),
         }
+        self.drop_old_pages(node).await?;
         Ok(Answer::nothing())
     }
 

@@ -156,6 +156,12 @@ impl Nodes {
         node.keeper
     }
 
+    /// Whether there are open files, and the kernel keeps their data.
+    pub(crate) fn is_kept_by_kernel(&self, node: u64) -> bool {
+        let table = self.table.lock();
+        table.nodes.get(&node).is_some_and(|node| node.opens > 0 && node.keeper == Keeper::Kernel)
+    }
+
     /// Takes back that there is one more open file.
     pub(crate) fn not_opened(&self, node: u64) {
         if let Some(node) = self.table.lock().nodes.get_mut(&node) {

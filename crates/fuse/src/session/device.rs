@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use zerocopy::IntoBytes;
 
-use crate::wire::abi::OutHeader;
+use crate::wire::abi::{self, OutHeader};
 
 /// The kernel's limit on the parts of one write.
 const MOST_PARTS: usize = 1024;
@@ -62,6 +62,23 @@ impl Device {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Makes the kernel ask for a node's attributes again.
+    pub(crate) fn drop_attributes(&self, node: u64) {
+        self.invalidate(abi::InvalInodeOut { ino: node, off: -1, len: 0 });
+    }
+
+    /// Makes the kernel drop its pages of a range of a node (`bytes` 0: up to the end), and its attributes. Waits for
+    /// pages that are being read, so the requests of this node have to be answered by other threads meanwhile.
+    pub(crate) fn drop_pages(&self, node: u64, start: u64, bytes: u64) {
+        let (off, len) = (start.min(i64::MAX as u64) as i64, bytes.min(i64::MAX as u64) as i64);
+        self.invalidate(abi::InvalInodeOut { ino: node, off, len });
+    }
+
+    fn invalidate(&self, out: abi::InvalInodeOut) {
+        // The kernel may have forgotten the node, and its pages with it.
+        let _ = self.send(0, abi::NOTIFY_INVAL_INODE, &[IoSlice::new(out.as_bytes())]);
     }
 
     /// Sends a reply or notification: `error` is a negative error number, or a notification's code

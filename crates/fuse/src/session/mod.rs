@@ -21,7 +21,7 @@ pub(crate) mod pending;
 #[cfg(test)]
 mod tests;
 
-use crate::mounted::{Mounted, Observer, Settings};
+use crate::mounted::{Keeper, Mounted, Observer, Settings};
 use crate::session::buffers::{Buffer, Buffers, Payload};
 use crate::session::counters::{Begun, Counters};
 use crate::session::device::Device;
@@ -97,7 +97,7 @@ impl Session {
         let threads = threads.max(2);
         let buffers = Buffers::new(MOST_BYTES + ARGUMENT_BYTES, threads + SPARE_BUFFERS);
         negotiate(&device, &mut buffers.take(), &fs, &settings)?;
-        let mounted = Arc::new(Mounted::new(fs, settings, Arc::clone(&device), observer));
+        let mounted = Arc::new(Mounted::new(fs, settings, Arc::clone(&device), observer)?);
         let receiver = Receiver {
             device,
             mounted: Arc::clone(&mounted),
@@ -205,6 +205,8 @@ fn abilities(store: Capabilities, settings: &Settings) -> InitFlags {
     // Without these, the kernel keeps the locks itself, for the programs on this mount.
     flags.set(InitFlags::POSIX_LOCKS | InitFlags::FLOCK_LOCKS, store.contains(Capabilities::LOCKS));
     // The kernel checks permissions only for a mount that other users use.
+    // Changes by programs beside the mount show when the attributes are asked for again.
+    flags.set(InitFlags::AUTO_INVAL_DATA, matches!(settings.keeper, Keeper::Window(_)));
     let checks_acls = settings.kernel_checks && store.contains(Capabilities::POSIX_ACL);
     flags.set(InitFlags::POSIX_ACL, checks_acls);
     flags

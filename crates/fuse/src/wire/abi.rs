@@ -175,6 +175,8 @@ bitflags::bitflags! {
         /// The server applies the umask.
         const DONT_MASK = 1 << 6;
         const FLOCK_LOCKS = 1 << 10;
+        /// The kernel drops a file's pages when its times or size have changed.
+        const AUTO_INVAL_DATA = 1 << 12;
         const DO_READDIRPLUS = 1 << 13;
         const READDIRPLUS_AUTO = 1 << 14;
         const ASYNC_DIO = 1 << 15;

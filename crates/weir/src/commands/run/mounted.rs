@@ -26,6 +26,9 @@ use weir_tools::text::size_text;
 /// How long a directory may take to open: a network file system may wait for its server for ever.
 const OPEN_LIMIT: Duration = Duration::from_secs(5);
 
+/// The part of the budget that the kernel's pages of a directory may have, in an uncached run.
+const WINDOW_PARTS: u64 = 4;
+
 /// Runs the command, or says why the engine cannot.
 pub(super) fn run(args: &Args, paths: &[PathBuf], watch: Option<Arc<Watch>>) -> Result<Ran> {
     if let Err(error) = can_open_device() {
@@ -80,7 +83,7 @@ async fn serve(
     let cache =
         Cache::new(config).asked(|| format!("set up a page cache of {}", size_text(bytes)))?;
     let settings = Settings {
-        keeper: Keeper::Weir,
+        keeper: if args.cached { Keeper::Weir } else { Keeper::Window(bytes / WINDOW_PARTS) },
         uncached: !args.cached,
         kernel_checks: rustix::process::geteuid().is_root(),
         show_mount_points: true,
