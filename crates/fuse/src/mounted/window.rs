@@ -3,11 +3,14 @@
 //!
 //! 1. The kernel has pages of a file only where a READ or WRITE put them: each is noted here, and when more than
 //!    the limit is noted, those noted first are dropped.
-//! 2. Dropping waits for pages that are being read, so it has a thread of its own, which answers no request.
-//! 3. What is noted is bounded: ranges of one file that follow each other become one, and beyond `MOST_RANGES` the
+//! 2. What is read again soon after it was dropped (the libraries of a program beside the data that it reads, say) is
+//!    dropped after all others, while it is at most half of the limit.
+//! 3. Dropping waits for pages that are being read, so it has a thread of its own, which answers no request.
+//! 4. What is noted is bounded: ranges of one file that follow each other become one, and beyond `MOST_RANGES` the
 //!    oldest is forgotten. Its pages stay until the kernel needs the memory, or the mount ends.
 
 use crate::session::device::Device;
+use hashlink::LinkedHashSet;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
@@ -17,6 +20,8 @@ use std::sync::Arc;
 const MOST_RANGES: usize = 1 << 16;
 /// Longest range that ranges become together: it is dropped at once.
 const LONGEST: u64 = 1 << 20;
+/// Most dropped ranges that are remembered.
+const MOST_DROPPED: usize = 1 << 12;
 
 /// The window of one mount.
 #[derive(Debug)]
@@ -36,10 +41,19 @@ struct Shared {
 struct Queue {
     /// Most bytes of them.
     limit: u64,
-    /// The first noted first.
+    once: Ranges,
+    /// Those that were read again after they were dropped.
+    again: Ranges,
+    /// Where the last dropped ranges were.
+    dropped: LinkedHashSet<(u64, u64)>,
+    ended: bool,
+}
+
+/// Ranges, the first noted first.
+#[derive(Debug, Default)]
+struct Ranges {
     ranges: VecDeque<Passed>,
     bytes: u64,
-    ended: bool,
 }
 
 /// A range of a file that the kernel got or wrote.
@@ -50,11 +64,14 @@ struct Passed {
     end: u64,
 }
 
-impl Queue {
-    fn new(limit: u64) -> Self {
-        Self { limit, ranges: VecDeque::new(), bytes: 0, ended: false }
+impl Passed {
+    /// The part of the file in which it begins.
+    fn place(&self) -> (u64, u64) {
+        (self.node, self.start / LONGEST)
     }
+}
 
+impl Ranges {
     fn note(&mut self, new: Passed) {
         self.bytes += new.end - new.start;
         if let Some(last) = self.ranges.back_mut()
@@ -70,14 +87,38 @@ impl Queue {
         self.ranges.push_back(new);
     }
 
-    fn is_over(&self) -> bool {
-        self.bytes > self.limit
-    }
-
     fn take(&mut self) -> Option<Passed> {
         let first = self.ranges.pop_front()?;
         self.bytes -= first.end - first.start;
         Some(first)
+    }
+}
+
+impl Queue {
+    fn new(limit: u64) -> Self {
+        let (once, again) = Default::default();
+        Self { limit, once, again, dropped: LinkedHashSet::new(), ended: false }
+    }
+
+    fn note(&mut self, new: Passed) {
+        let to = if self.dropped.remove(&new.place()) { &mut self.again } else { &mut self.once };
+        to.note(new);
+    }
+
+    fn is_over(&self) -> bool {
+        self.once.bytes + self.again.bytes > self.limit
+    }
+
+    /// The range to drop next.
+    fn take(&mut self) -> Option<Passed> {
+        let from_again = self.again.bytes > self.limit / 2;
+        let taken = if from_again { self.again.take() } else { self.once.take() };
+        let taken = taken.or_else(|| self.again.take())?;
+        if self.dropped.len() == MOST_DROPPED {
+            self.dropped.pop_front();
+        }
+        self.dropped.insert(taken.place());
+        Some(taken)
     }
 }
 
@@ -155,10 +196,8 @@ mod tests {
         assert!(queue.is_over());
         assert_eq!(queue.take(), Some(passed(1, 0, 8192)));
         assert!(!queue.is_over());
-        assert_eq!(
-            (queue.take(), queue.take(), queue.bytes),
-            (Some(passed(2, 8192, 12_288)), None, 0)
-        );
+        assert_eq!((queue.take(), queue.take()), (Some(passed(2, 8192, 12_288)), None));
+        assert_eq!(queue.once.bytes, 0);
     }
 
     #[test]
@@ -169,7 +208,32 @@ mod tests {
             queue.note(passed(1, at * step, (at + 1) * step));
         }
         assert_eq!(queue.take(), Some(passed(1, 0, LONGEST)));
-        assert_eq!(queue.ranges.len(), 2);
+        assert_eq!(queue.once.ranges.len(), 2);
+    }
+
+    #[test]
+    fn what_is_read_again_is_dropped_last_up_to_half_of_the_limit() {
+        let page = |node, at: u64| passed(node, at * LONGEST, at * LONGEST + 4096);
+        let mut queue = Queue::new(4 * 4096);
+        let next = |queue: &mut Queue, new| {
+            queue.note(new);
+            if queue.is_over() { queue.take() } else { None }
+        };
+        // Node 1 is a library, node 2 a file that is read once.
+        next(&mut queue, page(1, 0));
+        let dropped: Vec<_> = (0..4).filter_map(|at| next(&mut queue, page(2, at))).collect();
+        assert_eq!(dropped, [page(1, 0)]);
+        next(&mut queue, page(1, 0));
+        let dropped: Vec<_> = (4..100).filter_map(|at| next(&mut queue, page(2, at))).collect();
+        assert_eq!(dropped.len(), 96);
+        assert!(dropped.iter().all(|range| range.node == 2), "{dropped:?}");
+        // What is read again and again of much does not push out all that is read once.
+        for at in 0..100 {
+            queue.dropped.insert((3, at));
+            next(&mut queue, page(3, at));
+        }
+        assert!(queue.again.bytes <= 3 * 4096, "{queue:?}");
+        assert!(queue.dropped.len() <= MOST_DROPPED);
     }
 
     #[test]
@@ -178,8 +242,8 @@ mod tests {
         for at in 0..MOST_RANGES as u64 + 3 {
             queue.note(passed(1, at * 8192, at * 8192 + 4096));
         }
-        assert_eq!(queue.ranges.len(), MOST_RANGES);
-        assert_eq!(queue.bytes, MOST_RANGES as u64 * 4096);
+        assert_eq!(queue.once.ranges.len(), MOST_RANGES);
+        assert_eq!(queue.once.bytes, MOST_RANGES as u64 * 4096);
         assert_eq!(queue.take(), Some(passed(1, 3 * 8192, 3 * 8192 + 4096)));
     }
 }
