@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 /// How long a thread with a signal waits if the signal may or may not be deadly.
-const UNKNOWN_THREAD_WAITS: Duration = Duration::from_secs(5);
+const UNKNOWN_THREAD_WAITS: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5000 });
 /// Between two looks at a thread.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -243,6 +243,46 @@ fn a_name_that_cannot_be_found_now_is_asked_for_again() {
 }
 
 #[test]
+fn the_kernel_drops_what_an_operation_changes_after_it_was_given_up() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let mut kernel = Kernel::start_over(store.clone());
+    let (node, _) = kernel.create(b"f");
+    store.add(Rule { call: Call::Rename, when: When::Always, what: What::Hold });
+    store.add(Rule { call: Call::Setattr, when: When::Always, what: What::Hold });
+    let rename = abi::RenameIn { newdir: abi::ROOT };
+    let mode = abi::SetattrIn { valid: abi::Fattr::MODE.bits(), mode: 0o600, ..Default::default() };
+    let cases: [(u32, u64, Vec<u8>, &[i32]); 2] = [
+        (opcode::SETATTR, node, mode.as_bytes().to_vec(), &[abi::NOTIFY_INVAL_INODE]),
+        (
+            opcode::RENAME,
+            abi::ROOT,
+            [rename.as_bytes(), b"f\0g\0"].concat(),
+            &[
+                abi::NOTIFY_INVAL_ENTRY,
+                abi::NOTIFY_INVAL_ENTRY,
+                abi::NOTIFY_INVAL_INODE,
+                abi::NOTIFY_INVAL_INODE,
+            ],
+        ),
+    ];
+    for (opcode, nodeid, arguments, notifications) in cases {
+        let number = kernel.ask(opcode, nodeid, &[&arguments]);
+        while store.held() == 0 {
+            std::thread::yield_now();
+        }
+        // Of a thread that cannot be asked whether the signal kills it.
+        kernel.ask(opcode::INTERRUPT, 0, &[abi::InterruptIn { unique: number }.as_bytes()]);
+        assert_eq!(kernel.reply(number).0, -libc::EINTR);
+        store.release();
+        let told: Vec<_> = notifications.iter().map(|_| kernel.receive()).collect();
+        let codes: Vec<_> = told.iter().map(|&(unique, code, _)| (unique, code)).collect();
+        let expected: Vec<_> = notifications.iter().map(|&code| (0, code)).collect();
+        assert_eq!(codes, expected);
+    }
+    assert_eq!(kernel.call(opcode::LOOKUP, abi::ROOT, &[b"f\0"]).0, -libc::ENOENT);
+}
+
+#[test]
 fn what_a_kernel_would_not_send_is_refused() {
     let mut kernel = Kernel::start();
     let read = abi::ReadIn { fh: 77, size: 4096, ..Default::default() };

@@ -3,6 +3,7 @@
 use super::Kernel;
 use crate::wire::abi::{self, opcode};
 use std::sync::Arc;
+use std::time::Duration;
 use weir_pagecache::{Cache, Config};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
@@ -107,6 +108,29 @@ fn a_removed_file_that_is_open_can_be_locked() {
     assert_eq!(kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)), -libc::EAGAIN);
     assert_eq!(kernel.flush(node, fh, 1), 0);
     assert_eq!(kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)), 0);
+}
+
+#[test]
+fn a_lock_that_a_killed_thread_gets_is_released() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let mut kernel = Kernel::start_over(store.clone());
+    let (node, fh) = kernel.create(b"f");
+    store.add(Rule { call: Call::Open, when: When::First(1), what: What::Hold });
+    let number = kernel.ask(opcode::SETLK, node, &[lock(fh, 1, EXCLUSIVE).as_bytes()]);
+    while store.held() == 0 {
+        std::thread::yield_now();
+    }
+    kernel.ask(opcode::INTERRUPT, 0, &[abi::InterruptIn { unique: number }.as_bytes()]);
+    assert_eq!(kernel.reply(number).0, -libc::EINTR);
+    // Its process closes the file before the lock is granted.
+    assert_eq!(kernel.flush(node, fh, 1), 0);
+    store.release();
+    let taken = (0..10_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        // Through the open file that the first request has opened.
+        kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)) == 0
+    });
+    assert!(taken);
 }
 
 /// What the store has of a file, when another lock on it is free.
