@@ -99,6 +99,8 @@ impl Mounted {
             () = reply.given_up(), if wait => return Err(Error::Interrupted.into()),
             taken = request => taken,
         }?;
+        // Again: its process may have closed the file in another thread while it waited.
+        self.nodes.note_lock(node, owner, args.fh);
         self.see_others(node, &open).await;
         Ok(Answer { lock: Some((node, owner, lock.range)), ..Answer::nothing() })
     }
