@@ -399,7 +399,7 @@ async fn directories_inherit_and_keep_set_group_id() {
     let dir = temp_dir();
     let shared = dir.path().join("shared");
     fs::create_dir(&shared).unwrap();
-    // By a caller who is not in the group, whatever bits the process's umask removes.
+    // By a caller who is not in the group, while the process's umask removes other bits.
     std::os::unix::fs::chown(&shared, None, Some(5000)).unwrap();
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o2777)).unwrap();
     let store = open(dir.path());
