@@ -392,6 +392,31 @@ async fn callers_act_as_themselves() {
 }
 
 #[tokio::test]
+async fn directories_inherit_and_keep_set_group_id() {
+    if !is_root("only root may act as others") {
+        return;
+    }
+    let dir = temp_dir();
+    let shared = dir.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    // By a caller who is not in the group, while the process's umask removes other bits.
+    std::os::unix::fs::chown(&shared, None, Some(5000)).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o2777)).unwrap();
+    let store = open(dir.path());
+    let shared = find(&store, store.root(), "shared").await;
+    let alice = Caller::As(Cred { uid: 4001, gid: 4001, groups: Vec::new() });
+    let set = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let made = store.mkdir(&alice, shared.entry(b"dir").with(&set(0o777))).await.unwrap();
+    assert_eq!((made.uid, made.gid, made.mode), (4001, 5000, 0o2777));
+    let file = shared.entry(b"file");
+    let made = store.create(&alice, file.with(&set(0o777)), CreateMode::MustBeNew).await.unwrap();
+    assert_eq!((made.attr.gid, made.attr.mode), (5000, 0o777));
+    // Asked for, although mkdir(2) leaves it out.
+    let own = store.mkdir(&OWN, store.root().entry(b"own").with(&set(0o2755))).await.unwrap();
+    assert_eq!(own.mode, 0o2755);
+}
+
+#[tokio::test]
 async fn rights_to_write_and_to_list_are_enough() {
     if !is_root("only root may act as others") {
         return;

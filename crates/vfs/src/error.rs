@@ -80,6 +80,8 @@ errors! {
     TooManyLinks = 31, "too many links";
     /// ERANGE: the buffer given is too small.
     Range = 34, "result too large";
+    /// EDEADLK: waiting for the lock would never end.
+    Deadlock = 35, "resource deadlock avoided";
     /// ENAMETOOLONG.
     NameTooLong = 36, "name too long";
     /// ENOTEMPTY.

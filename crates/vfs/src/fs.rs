@@ -413,9 +413,11 @@ pub trait OpenFile: Send + Sync + 'static {
     }
 
     /// Acquires a lock, which replaces the locks of `owner` in its range; waits for it if `wait`.
-    /// Locks are advisory, and end with the open file.
+    /// Locks are advisory, and end with the open file. Dropping the future acquires nothing, and
+    /// leaves `owner` the locks that it holds.
     ///
-    /// # Errors [`Error::WouldBlock`] if another owner holds a conflicting lock.
+    /// # Errors [`Error::WouldBlock`] if another owner holds a conflicting lock;
+    /// [`Error::Deadlock`] if that one waits for a lock of `owner`, where the store finds out.
     async fn lock(&self, _owner: LockOwner, _lock: Lock, _wait: bool) -> Result<()> {
         Err(Error::NotSupported)
     }

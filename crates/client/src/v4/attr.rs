@@ -230,6 +230,7 @@ pub(crate) fn neutral(error: Nfs4Error) -> Error {
         Nfs4Error::NoSpc => Error::NoSpace,
         Nfs4Error::RoFs => Error::ReadOnly,
         Nfs4Error::MLink => Error::TooManyLinks,
+        Nfs4Error::Deadlock => Error::Deadlock,
         Nfs4Error::NameTooLong => Error::NameTooLong,
         Nfs4Error::NotEmpty => Error::NotEmpty,
         Nfs4Error::DQuot => Error::Quota,
@@ -262,6 +263,11 @@ mod tests {
         for (seconds, nearest) in [(i64::MIN, -i64::MAX), (i64::MAX, i64::MAX)] {
             assert_eq!(nfs_time(time(NfsTime { seconds, nseconds: 0 })).seconds, nearest);
         }
+    }
+
+    #[test]
+    fn a_deadlock_is_reported_as_one() {
+        assert_eq!(neutral(Nfs4Error::Deadlock), Error::Deadlock);
     }
 
     #[test]

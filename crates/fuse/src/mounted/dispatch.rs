@@ -9,6 +9,12 @@ use crate::wire::abi::ForgetOne;
 use crate::wire::reply::Errno;
 use crate::wire::request::{Op, Request, Requester};
 use std::io::IoSlice;
+use std::time::{Duration, Instant};
+
+/// Pauses while the store cannot find a file that has moved, and for how long to ask.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_SEARCH: Duration = Duration::from_secs(60);
 
 impl Mounted {
     /// Carries out a request, and answers it.
@@ -22,10 +28,12 @@ impl Mounted {
         if !request.op.has_reply() {
             return;
         }
-        match self.carry_out(request, data, &reply).await {
+        match self.carry_out(&request, data.as_deref(), &reply).await {
             Err(errno) => {
-                reply.fail(errno);
                 self.counters.failed(&begun);
+                if reply.fail(errno).is_err() {
+                    self.drop_what_may_have_changed(&request);
+                }
             }
             Ok(answer) => {
                 let (sent, bytes) = match &answer.data {
@@ -40,6 +48,7 @@ impl Mounted {
                 self.counters.done(&begun, bytes);
                 if sent.is_err() {
                     self.take_back(answer).await;
+                    self.drop_what_may_have_changed(&request);
                 }
             }
         }
@@ -47,6 +56,9 @@ impl Mounted {
 
     /// Undoes what an answer would have handed over.
     async fn take_back(&self, answer: Answer) {
+        if let Some((node, owner, range)) = answer.lock {
+            self.unlock(node, owner, range).await;
+        }
         // The file first: what it leaves to do is noted at its node.
         if let Some(fh) = answer.file {
             self.close(fh).await;
@@ -59,49 +71,91 @@ impl Mounted {
         }
     }
 
-    async fn carry_out(&self, request: Request, data: Option<Payload>, reply: &Reply) -> Answered {
-        let Request { node, from, op, .. } = request;
-        match op {
-            Op::Read(args) => self.read(&args).await,
-            Op::Write { args, .. } => {
-                self.write(node, &args, data.as_deref().unwrap_or_default()).await
+    /// Makes the kernel drop the names, attributes and pages of what a request may have changed. The kernel
+    /// does so when the request fails, but the operation of a killed program goes on after that.
+    fn drop_what_may_have_changed(&self, request: &Request) {
+        let Request { node, op, .. } = request;
+        let (names, nodes): (Vec<(u64, &[u8])>, _) = match op {
+            Op::Symlink { name, .. }
+            | Op::Mknod { name, .. }
+            | Op::Mkdir { name, .. }
+            | Op::Unlink { name }
+            | Op::Rmdir { name }
+            | Op::Create(_, name) => (vec![(*node, name)], vec![*node]),
+            Op::Rename { name, newdir, newname, .. } => {
+                (vec![(*node, name), (*newdir, newname)], vec![*node, *newdir])
             }
-            Op::Lookup { name } => self.lookup(from, node, &name).await,
-            Op::Getattr { fh } => self.getattr(node, fh).await,
-            Op::Setattr(args) => self.setattr(from, node, &args).await,
-            Op::Readlink => self.readlink(from, node).await,
-            Op::Symlink { name, target } => self.symlink(from, node, &name, &target).await,
-            Op::Mknod { mode, rdev, umask, name } => {
-                self.mknod(from, node, &name, (mode, umask), rdev).await
+            Op::Link { oldnode, name } => (vec![(*node, name)], vec![*node, *oldnode]),
+            Op::Setattr(_) | Op::Write { .. } | Op::Fallocate(_) => (Vec::new(), vec![*node]),
+            Op::Setxattr { .. } | Op::Removexattr { .. } => (Vec::new(), vec![*node]),
+            Op::CopyFileRange { args, .. } => (Vec::new(), vec![args.nodeid_out]),
+            _ => return,
+        };
+        self.drop_from_kernel(names, nodes);
+    }
+
+    /// Carries out a request; again, after a pause, as long as the store cannot find a file that has moved:
+    /// system calls about names do not return EAGAIN.
+    async fn carry_out(&self, request: &Request, data: Option<&[u8]>, reply: &Reply) -> Answered {
+        // What these have done must not be done twice; a lock that is denied is an answer.
+        let once = matches!(
+            request.op,
+            Op::Setlk { .. } | Op::Write { .. } | Op::Fallocate(_) | Op::CopyFileRange { .. }
+        );
+        let until = Instant::now() + LONGEST_SEARCH;
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            let answered = self.attempt(request, data, reply).await;
+            let is_moving = matches!(answered, Err(Errno(libc::EAGAIN)));
+            if once || !is_moving || reply.is_answered() || Instant::now() >= until {
+                return answered;
             }
-            Op::Mkdir { mode, umask, name } => self.mkdir(from, node, &name, (mode, umask)).await,
-            Op::Unlink { name } => self.unlink(from, node, &name).await,
-            Op::Rmdir { name } => self.rmdir(from, node, &name).await,
-            Op::Rename { name, newdir, newname, flags } => {
-                self.rename(from, (node, &name), (newdir, &newname), flags).await
-            }
-            Op::Link { oldnode, name } => self.link(from, oldnode, node, &name).await,
-            Op::Open(args) => self.open(from, node, &args).await,
-            Op::Tmpfile(args) => self.tmpfile(from, node, &args).await,
-            Op::Create(args, name) => self.create(from, node, &name, &args).await,
-            Op::Flush { fh, lock_owner } => self.flush(node, fh, lock_owner).await,
-            Op::Release(args) => self.release(node, &args).await,
-            Op::Fsync { fh, data_only } => self.fsync(fh, data_only).await,
-            Op::Fallocate(args) => self.fallocate(node, &args).await,
-            Op::Lseek(args) => self.lseek(&args).await,
-            Op::CopyFileRange { args, long_count } => self.copy_file_range(&args, long_count).await,
-            Op::Getlk(args) => self.getlk(node, &args).await,
-            Op::Setlk { args, wait } => self.setlk(node, &args, wait, reply).await,
-            other => self.carry_out_other(node, from, other).await,
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    async fn carry_out_other(&self, node: u64, from: Requester, op: Op) -> Answered {
+    async fn attempt(&self, request: &Request, data: Option<&[u8]>, reply: &Reply) -> Answered {
+        let Request { node, from, ref op, .. } = *request;
+        match op {
+            Op::Read(args) => self.read(args).await,
+            Op::Write { args, .. } => self.write(node, args, data.unwrap_or_default()).await,
+            Op::Lookup { name } => self.lookup(from, node, name).await,
+            Op::Getattr { fh } => self.getattr(node, *fh).await,
+            Op::Setattr(args) => self.setattr(from, node, args).await,
+            Op::Readlink => self.readlink(from, node).await,
+            Op::Symlink { name, target } => self.symlink(from, node, name, target).await,
+            Op::Mknod { mode, rdev, umask, name } => {
+                self.mknod(from, node, name, (*mode, *umask), *rdev).await
+            }
+            Op::Mkdir { mode, umask, name } => self.mkdir(from, node, name, (*mode, *umask)).await,
+            Op::Unlink { name } => self.unlink(from, node, name).await,
+            Op::Rmdir { name } => self.rmdir(from, node, name).await,
+            Op::Rename { name, newdir, newname, flags } => {
+                self.rename(from, (node, name), (*newdir, newname), *flags).await
+            }
+            Op::Link { oldnode, name } => self.link(from, *oldnode, node, name).await,
+            Op::Open(args) => self.open(from, node, args).await,
+            Op::Tmpfile(args) => self.tmpfile(from, node, args).await,
+            Op::Create(args, name) => self.create(from, node, name, args).await,
+            Op::Flush { fh, lock_owner } => self.flush(node, *fh, *lock_owner).await,
+            Op::Release(args) => self.release(node, args).await,
+            Op::Fsync { fh, data_only } => self.fsync(*fh, *data_only).await,
+            Op::Fallocate(args) => self.fallocate(node, args).await,
+            Op::Lseek(args) => self.lseek(args).await,
+            Op::CopyFileRange { args, long_count } => self.copy_file_range(args, *long_count).await,
+            Op::Getlk(args) => self.getlk(node, args).await,
+            Op::Setlk { args, wait } => self.setlk(node, args, *wait, reply).await,
+            other => self.attempt_other(node, from, other).await,
+        }
+    }
+
+    async fn attempt_other(&self, node: u64, from: Requester, op: &Op) -> Answered {
         match op {
             Op::Opendir => self.opendir(from, node).await,
-            Op::Readdir { args, plus } => self.readdir(from, node, &args, plus).await,
+            Op::Readdir { args, plus } => self.readdir(from, node, args, *plus).await,
             Op::Releasedir { fh } => {
-                self.directories.remove(fh as usize);
+                self.directories.remove(*fh as usize);
                 Ok(Answer::nothing())
             }
             Op::Fsyncdir => {
@@ -114,12 +168,12 @@ impl Mounted {
                 Ok(Answer::nothing())
             }
             Op::Setxattr { name, value, flags } => {
-                self.setxattr(from, node, &name, &value, flags).await
+                self.setxattr(from, node, name, value, *flags).await
             }
-            Op::Getxattr { name, size } => self.getxattr(from, node, &name, size).await,
-            Op::Listxattr { size } => self.listxattr(from, node, size).await,
-            Op::Removexattr { name } => self.removexattr(from, node, &name).await,
-            Op::Access { mask } => self.access(from, node, mask).await,
+            Op::Getxattr { name, size } => self.getxattr(from, node, name, *size).await,
+            Op::Listxattr { size } => self.listxattr(from, node, *size).await,
+            Op::Removexattr { name } => self.removexattr(from, node, name).await,
+            Op::Access { mask } => self.access(from, node, *mask).await,
             _ => Err(Errno::NO_SYSTEM_CALL),
         }
     }

@@ -15,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_pagecache::{CachedFs, Segments};
-use weir_vfs::{Attr, Caller, FileId};
+use weir_vfs::{Attr, Caller, FileId, LockOwner, LockRange};
 use zerocopy::IntoBytes;
 
 /// Which cache keeps the data of open files.
@@ -107,6 +107,8 @@ pub(super) struct Answer {
     pub(super) file: Option<u64>,
     /// An open directory.
     pub(super) directory: Option<u64>,
+    /// A lock: its node, owner and range.
+    pub(super) lock: Option<(u64, LockOwner, LockRange)>,
 }
 
 impl Answer {
@@ -178,6 +180,45 @@ impl Mounted {
     /// Makes the kernel ask for a node's attributes again.
     pub(super) fn drop_attributes(&self, node: u64) {
         self.device.drop_attributes(node);
+    }
+
+    /// Makes the kernel drop a node's pages and attributes. The kernel may wait for requests in
+    /// progress meanwhile.
+    pub(super) async fn drop_pages(&self, node: u64) {
+        let device = Arc::clone(&self.device);
+        let drop = move || {
+            let out = abi::InvalInodeOut { ino: node, off: 0, len: 0 };
+            // The kernel may have forgotten the node.
+            let _ = device.send(0, abi::NOTIFY_INVAL_INODE, &[IoSlice::new(out.as_bytes())]);
+        };
+        // It has no result; the runtime may be ending.
+        let _ = tokio::task::spawn_blocking(drop).await;
+    }
+
+    /// Makes the kernel drop names in directories, and the pages and attributes of nodes. It may wait for
+    /// requests in progress, so this does not.
+    pub(super) fn drop_from_kernel(&self, names: Vec<(u64, &[u8])>, nodes: Vec<u64>) {
+        let entry = |(parent, name): (u64, &[u8])| {
+            let out = abi::InvalEntryOut { parent, namelen: name.len() as u32, flags: 0 };
+            (abi::NOTIFY_INVAL_ENTRY, [out.as_bytes(), name, b"\0"].concat())
+        };
+        let inode = |ino| {
+            let out = abi::InvalInodeOut { ino, off: 0, len: 0 };
+            (abi::NOTIFY_INVAL_INODE, out.as_bytes().to_vec())
+        };
+        let all: Vec<_> =
+            names.into_iter().map(entry).chain(nodes.into_iter().map(inode)).collect();
+        let device = Arc::clone(&self.device);
+        let tell = move || {
+            for (code, bytes) in all {
+                // The kernel may have forgotten it.
+                let _ = device.send(0, code, &[IoSlice::new(&bytes)]);
+            }
+        };
+        // A thread of its own, which does not keep the process from ending.
+        if let Err(error) = std::thread::Builder::new().name("weir-fuse-drop".into()).spawn(tell) {
+            tracing::debug!("cannot make the kernel drop what it has cached: {error}");
+        }
     }
 
     pub(super) fn attr_answer(&self, node: u64, attr: &Attr) -> Answer {

@@ -14,7 +14,9 @@ use crate::wire::request::Requester;
 use std::io::IoSlice;
 use std::sync::Arc;
 use weir_pagecache::{File, Segment, Segments};
-use weir_vfs::{Access, Attr, Capabilities, CreateMode, Error, IoFlags, LockRange, SegmentKind};
+use weir_vfs::{
+    Access, Attr, Capabilities, CreateMode, Error, IoFlags, LockOwner, LockRange, SegmentKind,
+};
 use zerocopy::IntoBytes;
 
 /// Zeros, for holes.
@@ -51,7 +53,7 @@ fn access_of(flags: u32) -> Result<Access, Errno> {
 }
 
 impl Mounted {
-    fn file(&self, fh: u64) -> Result<Arc<OpenFile>, Errno> {
+    pub(super) fn file(&self, fh: u64) -> Result<Arc<OpenFile>, Errno> {
         let found = self.files.get(fh as usize).map(|file| Arc::clone(&file));
         found.ok_or(Errno(libc::EBADF))
     }
@@ -287,25 +289,45 @@ impl Mounted {
         Ok(Answer::of(&abi::WriteOut { size, padding: 0 }))
     }
 
-    /// close(2) of a descriptor: the process's locks end, and its data goes to the store. Stores of other
-    /// machines make it durable, as NFS clients do.
+    /// close(2) of a descriptor: the data goes to the store, and then the process's locks end.
     pub(super) async fn flush(&self, node: u64, fh: u64, lock_owner: u64) -> Answered {
         let open = self.file(fh)?;
-        self.unlock(node, locks_of(lock_owner), LockRange::ALL).await;
-        if open.file.access().contains(Access::WRITE) {
-            if self.fs.store().names_change_here() {
-                open.file.write_back_async().await?;
-            } else {
-                open.file.sync_async(true).await?;
+        let owner = LockOwner(lock_owner);
+        let written = match open.file.access().contains(Access::WRITE) {
+            true => self.publish(&open.file).await,
+            false => {
+                if self.nodes.may_have_locks(node, owner) {
+                    self.write_out(&open).await;
+                }
+                Ok(())
             }
-        }
+        };
+        self.unlock(node, owner, LockRange::ALL).await;
+        written?;
         Ok(Answer::nothing())
+    }
+
+    /// Writes a file's data to the store. Stores of other machines make it durable, as NFS clients do.
+    pub(super) async fn publish(&self, file: &File) -> weir_vfs::Result<()> {
+        match self.fs.store().names_change_here() {
+            true => file.write_back_async().await,
+            false => file.sync_async(true).await,
+        }
     }
 
     /// The last descriptor and mapping of an open file are gone.
     pub(super) async fn release(&self, node: u64, args: &ReleaseIn) -> Answered {
+        let mut owners = self.nodes.lock_owners_of(node, args.fh);
         if args.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
-            self.unlock(node, flock_owner(args.lock_owner), LockRange::ALL).await;
+            owners.push(flock_owner(args.lock_owner));
+        }
+        if !owners.is_empty()
+            && let Ok(open) = self.file(args.fh)
+        {
+            self.write_out(&open).await;
+        }
+        for owner in owners {
+            self.unlock(node, owner, LockRange::ALL).await;
         }
         self.close(args.fh).await;
         Ok(Answer::nothing())
@@ -411,8 +433,4 @@ fn is_sharable(to: &Attr, size: u64, (at, len, to_at): (u64, u64, u64)) -> bool 
     let whole =
         len.is_multiple_of(BLOCK) || (at + len == size && to_at.saturating_add(len) >= to.size);
     at.is_multiple_of(BLOCK) && to_at.is_multiple_of(BLOCK) && whole
-}
-
-fn locks_of(owner: u64) -> weir_vfs::LockOwner {
-    weir_vfs::LockOwner(owner)
 }

@@ -4,13 +4,22 @@
 //! 1. All locks of a node are on one open file of the store: the store's lock owners are per open file,
 //!    but a process's locks are per file, however often it opened it.
 //! 2. That file is closed when no program has the node open.
+//! 3. A lock of fcntl(2) ends when its process closes the file (FLUSH names the owner), one of flock(2) with
+//!    its open file (RELEASE names the owner), and so does one of F_OFD_SETLK. The kernel does not tell those
+//!    from the first ones, nor does RELEASE name their owners: so it ends the locks of all owners that have
+//!    asked through the open file, whose processes, if they are processes, have closed it.
+//! 4. Data is written out before a lock is released, and what others have written is seen once a lock is
+//!    granted.
+//! 5. A wait that is interrupted is answered when the request for the lock is withdrawn. A lock that is
+//!    granted to a thread that was killed meanwhile is released.
 
 use crate::mounted::file_system::{Answer, Answered, Mounted};
+use crate::mounted::handles::OpenFile;
 use crate::session::pending::Reply;
 use crate::wire::abi::{self, LkIn, LkOut};
 use crate::wire::reply::Errno;
 use std::sync::Arc;
-use weir_vfs::{Access, Caller, Error, Lock, LockOwner, LockRange, OpenFile, TO_END};
+use weir_vfs::{Access, Caller, Error, Lock, LockOwner, LockRange, OpenFile as StoreFile, TO_END};
 
 /// Tells owners of flock(2) from those of fcntl(2): both are hashes of the kernel's.
 const FLOCK: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -47,7 +56,8 @@ fn lock_of(args: &LkIn) -> Result<Option<Lock>, Errno> {
 impl Mounted {
     pub(super) async fn getlk(&self, node: u64, args: &LkIn) -> Answered {
         let lock = lock_of(args)?.ok_or(Errno(libc::EINVAL))?;
-        let found = self.lock_file(node, args.fh).await?.test_lock(owner_of(args), lock).await?;
+        let file = self.lock_file(node, &*self.file(args.fh)?).await?;
+        let found = file.test_lock(owner_of(args), lock).await?;
         let out = match found {
             None => LkOut { kind: libc::F_UNLCK as u32, ..LkOut::default() },
             Some(Lock { range, exclusive }) => LkOut {
@@ -69,17 +79,30 @@ impl Mounted {
         reply: &Reply,
     ) -> Answered {
         let owner = owner_of(args);
+        let open = self.file(args.fh)?;
         let Some(lock) = lock_of(args)? else {
+            self.write_out(&open).await;
             self.unlock(node, owner, range_of(args)?).await;
             return Ok(Answer::nothing());
         };
-        let file = self.lock_file(node, args.fh).await?;
+        let request = async {
+            // The lock may replace an exclusive one by a shared one. And pages that are not written yet would
+            // hide what others have written.
+            self.write_out(&open).await;
+            let file = self.lock_file(node, &open).await?;
+            self.nodes.note_lock(node, owner, args.fh);
+            Ok::<_, Errno>(file.lock(owner, lock, wait).await?)
+        };
         tokio::select! {
-            taken = file.lock(owner, lock, wait) => taken?,
-            () = reply.given_up() => return Err(Error::Interrupted.into()),
-        }
-        self.drop_old_pages(node).await?;
-        Ok(Answer::nothing())
+            // In this order, so that no lock is granted after a signal.
+            biased;
+            () = reply.given_up(), if wait => return Err(Error::Interrupted.into()),
+            taken = request => taken,
+        }?;
+        // Again: its process may have closed the file in another thread while it waited.
+        self.nodes.note_lock(node, owner, args.fh);
+        self.see_others(node, &open).await;
+        Ok(Answer { lock: Some((node, owner, lock.range)), ..Answer::nothing() })
     }
 
     /// Releases locks, if there are any.
@@ -89,21 +112,49 @@ impl Mounted {
         {
             tracing::warn!("cannot release a lock: {error}");
         }
+        if range == LockRange::ALL {
+            self.nodes.note_unlocked(node, owner);
+        }
+    }
+
+    /// Writes a file's data to the store, where others see it. The program's own open file gets the error of
+    /// what is lost when it asks for it (fsync(2), close(2)).
+    pub(super) async fn write_out(&self, open: &OpenFile) {
+        let (id, access) = (open.file.id(), open.file.access());
+        let written = async {
+            let file = self.fs.open(&Caller::Own, id, access).await?;
+            self.publish(&file).await
+        };
+        if let Err(error) = written.await {
+            tracing::debug!("cannot write out {id:?} before a change of its locks: {error}");
+        }
+    }
+
+    /// Makes both caches drop what others have changed.
+    async fn see_others(&self, node: u64, open: &OpenFile) {
+        match open.file.getattr().await {
+            Ok(attr) if self.nodes.note_open(node, attr.change) => self.drop_pages(node).await,
+            Ok(_) => {}
+            Err(error) => tracing::debug!("cannot look at node {node} under its lock: {error}"),
+        }
     }
 
     /// The open file that holds a node's locks.
-    async fn lock_file(&self, node: u64, fh: u64) -> Result<Arc<dyn OpenFile>, Errno> {
+    async fn lock_file(&self, node: u64, open: &OpenFile) -> Result<Arc<dyn StoreFile>, Errno> {
         if let Some(file) = self.nodes.locks(node) {
             return Ok(file);
         }
-        let id = self.nodes.file(node)?;
-        let open = self.files.get(fh as usize).map(|open| Arc::clone(&open));
-        let access = open.ok_or(Errno(libc::EBADF))?.file.access();
+        let (id, access) = (self.nodes.file(node)?, open.file.access());
         let store = self.fs.store();
         // With both rights, so that it serves every later lock, too.
         let both = Access::READ | Access::WRITE;
         let file = match store.open(&Caller::Own, id, both).await {
-            Err(_) if access != both => store.open(&Caller::Own, id, access).await?,
+            Err(_) if access != both => store.open(&Caller::Own, id, access).await,
+            opened => opened,
+        };
+        let file = match file {
+            // Its last name was removed.
+            Err(Error::Stale | Error::NotFound) => open.file.stored(),
             opened => opened?,
         };
         Ok(self.nodes.hold_locks(node, file))

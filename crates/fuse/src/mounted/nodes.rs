@@ -10,7 +10,7 @@ use crate::wire::reply::Errno;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use weir_vfs::{Attr, FileId, OpenFile};
+use weir_vfs::{Attr, FileId, LockOwner, OpenFile};
 
 /// The nodes in use.
 pub(crate) struct Nodes {
@@ -37,10 +37,17 @@ struct Node {
     opens: u64,
     /// Which cache keeps the file's data, while there are open files.
     keeper: Keeper,
-    /// The open file of the store that holds the node's locks.
-    locks: Option<Arc<dyn OpenFile>>,
+    locks: Option<Box<Locks>>,
     /// The hidden name of a file without a name.
     hidden: Option<Hidden>,
+}
+
+/// The locks of a node.
+struct Locks {
+    /// The open file of the store that holds them.
+    file: Arc<dyn OpenFile>,
+    /// The owners that may have some, and through which open file each of them has asked last.
+    owners: HashMap<LockOwner, u64>,
 }
 
 /// The hidden name of a file without a name.
@@ -177,7 +184,8 @@ impl Nodes {
         if node.opens > 0 {
             return LastClose::default();
         }
-        let last = LastClose { locks: node.locks.take(), hidden: node.hidden.take() };
+        let locks = node.locks.take().map(|locks| locks.file);
+        let last = LastClose { locks, hidden: node.hidden.take() };
         if let Some(hidden) = &last.hidden {
             table.hidden.remove(hidden);
         }
@@ -213,16 +221,52 @@ impl Nodes {
 
     /// The open file that holds the node's locks.
     pub(crate) fn locks(&self, node: u64) -> Option<Arc<dyn OpenFile>> {
-        self.table.lock().nodes.get(&node)?.locks.clone()
+        let table = self.table.lock();
+        table.nodes.get(&node)?.locks.as_ref().map(|locks| Arc::clone(&locks.file))
     }
 
     /// Makes `file` the one that holds the node's locks, unless there is one already; returns that.
+    /// A node that no program has open any more keeps none.
     pub(crate) fn hold_locks(&self, node: u64, file: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
         let mut table = self.table.lock();
         match table.nodes.get_mut(&node) {
-            Some(node) => Arc::clone(node.locks.get_or_insert(file)),
-            None => file,
+            Some(node) if node.opens > 0 => {
+                let new = || Box::new(Locks { file, owners: HashMap::new() });
+                Arc::clone(&node.locks.get_or_insert_with(new).file)
+            }
+            _ => file,
         }
+    }
+
+    /// Notes that an owner asks for a lock through an open file.
+    pub(crate) fn note_lock(&self, node: u64, owner: LockOwner, fh: u64) {
+        let mut table = self.table.lock();
+        if let Some(locks) = table.nodes.get_mut(&node).and_then(|node| node.locks.as_mut()) {
+            locks.owners.insert(owner, fh);
+        }
+    }
+
+    /// Whether an owner may have locks.
+    pub(crate) fn may_have_locks(&self, node: u64, owner: LockOwner) -> bool {
+        let table = self.table.lock();
+        let locks = table.nodes.get(&node).and_then(|node| node.locks.as_ref());
+        locks.is_some_and(|locks| locks.owners.contains_key(&owner))
+    }
+
+    /// Notes that an owner has no locks any more.
+    pub(crate) fn note_unlocked(&self, node: u64, owner: LockOwner) {
+        let mut table = self.table.lock();
+        if let Some(locks) = table.nodes.get_mut(&node).and_then(|node| node.locks.as_mut()) {
+            locks.owners.remove(&owner);
+        }
+    }
+
+    /// The owners that may have locks, and have asked for the last one through this open file.
+    pub(crate) fn lock_owners_of(&self, node: u64, fh: u64) -> Vec<LockOwner> {
+        let table = self.table.lock();
+        let locks = table.nodes.get(&node).and_then(|node| node.locks.as_ref());
+        let owners = locks.into_iter().flat_map(|locks| &locks.owners);
+        owners.filter(|&(_, &through)| through == fh).map(|(&owner, _)| owner).collect()
     }
 
     /// How many nodes there are.

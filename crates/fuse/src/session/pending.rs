@@ -1,10 +1,10 @@
 //! Requests that are not answered yet.
 //!
-//! 1. Each request is answered once: by its operation, or before that because its thread is killed
-//!    or stops waiting for a lock.
+//! 1. Each request is answered once: by its operation, or before that because its thread is killed.
 //! 2. An operation whose request was answered without it runs to its end all the same: what it does
 //!    may be half done, and a file system must not be left so. It undoes what only an answer would
-//!    hand over (a use of a node, an open file). Waiting for a lock is the exception: it ends.
+//!    hand over (a use of a node, an open file, a lock). Waiting for a lock is the exception: any
+//!    signal ends it, and then the operation answers.
 //!    A killed process closes its files; the kernel does not interrupt the FLUSHes of these, so this
 //!    side looks whether the thread exits by a signal ([`Pending::end_with_thread`]).
 //! 3. A reply that is dropped unanswered, as after a panic, is an I/O error: no thread waits for ever.
@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 /// How long a thread with a signal waits if the signal may or may not be deadly.
-const UNKNOWN_THREAD_WAITS: Duration = Duration::from_secs(5);
+const UNKNOWN_THREAD_WAITS: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5000 });
 /// Between two looks at a thread.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -101,9 +101,12 @@ impl Pending {
         })
     }
 
-    /// Its thread got a signal. Answers at once if it waits for a lock; otherwise only if the thread is
+    /// Its thread got a signal. Ends its wait for a lock. Otherwise answers only if the thread is
     /// killed: an operation on a file system is not interrupted by other signals.
     pub(crate) async fn interrupt(self: Arc<Self>) {
+        if self.waits_for_lock {
+            self.given_up.notify_one();
+        }
         let since = Instant::now();
         let mut pause = SHORTEST_PAUSE;
         while !self.answered.load(Ordering::Acquire) {
@@ -111,22 +114,29 @@ impl Pending {
                 Some(is_killed) => is_killed,
                 None => since.elapsed() >= UNKNOWN_THREAD_WAITS,
             };
-            if self.waits_for_lock || is_killed() {
+            if is_killed() {
                 return self.give_up();
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
-}
 
-impl Pending {
     /// Answers it when its thread exits by a signal.
     pub(crate) async fn end_with_thread(self: Arc<Self>) {
         let mut pause = SHORTEST_PAUSE;
+        let mut exits_since = None;
         while !self.answered.load(Ordering::Acquire) {
-            if exits_by_signal(self.from.pid) {
-                return self.give_up();
+            match Ending::of(self.from.pid) {
+                Ending::BySignal => return self.give_up(),
+                // An exiting thread gets no error any more; it waits for its data alone.
+                Ending::Unknown => {
+                    let since = *exits_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= UNKNOWN_THREAD_WAITS {
+                        return self.give_up();
+                    }
+                }
+                Ending::No | Ending::ByItself => {}
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -135,7 +145,6 @@ impl Pending {
 
     fn give_up(&self) {
         let _ = self.answer(-libc::EINTR, &[]);
-        self.given_up.notify_one();
     }
 }
 
@@ -149,13 +158,21 @@ impl Reply {
     }
 
     /// Failure.
-    pub(crate) fn fail(self, errno: Errno) {
-        let _ = self.pending.answer(-errno.0, &[]);
+    ///
+    /// # Errors
+    /// The request was answered already.
+    pub(crate) fn fail(self, errno: Errno) -> Result<(), Unwanted> {
+        self.pending.answer(-errno.0, &[])
     }
 
-    /// Waits until the request is answered without its operation.
+    /// Waits until a signal ends the request's wait for a lock.
     pub(crate) async fn given_up(&self) {
         self.pending.given_up.notified().await;
+    }
+
+    /// Whether the request is answered without its operation.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.pending.answered.load(Ordering::Acquire)
     }
 }
 
@@ -180,18 +197,46 @@ fn is_killed(pid: u32) -> Option<bool> {
     Some(status.lines().filter_map(pending).any(|signals| signals & KILL != 0))
 }
 
-/// Whether thread `pid` is ending because of a signal. Source: proc_pid_stat(5); PF_EXITING of Linux.
-fn exits_by_signal(pid: u32) -> bool {
-    // Counted from the state, which is the first field after the name.
-    const FLAGS: usize = 6;
-    const EXIT_CODE: usize = 49;
-    const EXITING: u64 = 4;
-    const SIGNAL: u64 = 0x7f;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let Some((_, fields)) = stat.rsplit_once(") ") else { return false };
-    let fields: Vec<_> = fields.split_whitespace().collect();
-    let field = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-    field(FLAGS) & EXITING != 0 && field(EXIT_CODE) & SIGNAL != 0
+/// Whether and why a thread is ending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    No,
+    ByItself,
+    BySignal,
+    /// It is another user's, and this process may not know why.
+    Unknown,
+}
+
+impl Ending {
+    fn of(pid: u32) -> Self {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The kernel checks the same right for both.
+        let may_know = || {
+            let looked = std::fs::read_link(format!("/proc/{pid}/cwd"));
+            !looked.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+        };
+        Self::by(&stat, may_know)
+    }
+
+    /// Source: proc_pid_stat(5); PF_EXITING of Linux. Without the right to know the code, it reads 0.
+    fn by(stat: &str, may_know_code: impl FnOnce() -> bool) -> Self {
+        // Counted from the state, which is the first field after the name.
+        const FLAGS: usize = 6;
+        const EXIT_CODE: usize = 49;
+        const EXITING: u64 = 4;
+        const SIGNAL: u64 = 0x7f;
+        let Some((_, fields)) = stat.rsplit_once(") ") else { return Self::No };
+        let fields: Vec<_> = fields.split_whitespace().collect();
+        let field = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
+        if field(FLAGS).unwrap_or(0) & EXITING == 0 {
+            return Self::No;
+        }
+        match field(EXIT_CODE).unwrap_or(0) {
+            0 if !may_know_code() => Self::Unknown,
+            code if code & SIGNAL != 0 => Self::BySignal,
+            _ => Self::ByItself,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -201,17 +246,23 @@ mod tests {
 
     #[test]
     fn only_an_end_by_a_signal_is_one() {
-        assert!(!exits_by_signal(std::process::id()));
-        for (script, by_signal) in [("exit 9", false), ("kill -9 $$", true)] {
+        assert_eq!(Ending::of(std::process::id()), Ending::No);
+        let ways = [("exit 0", Ending::ByItself), ("exit 9", Ending::ByItself)];
+        for (script, ending) in ways.into_iter().chain([("kill -9 $$", Ending::BySignal)]) {
             let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
             // It stays in the table until it is waited for.
-            let stat = format!("/proc/{}/stat", child.id());
-            while !std::fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            let path = format!("/proc/{}/stat", child.id());
+            let stat = || std::fs::read_to_string(&path).unwrap();
+            while !stat().contains(") Z ") {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            assert_eq!(exits_by_signal(child.id()), by_signal, "{script}");
+            assert_eq!(Ending::of(child.id()), ending, "{script}");
+            // As the kernel shows it to those who may not know the code.
+            let mut fields: Vec<_> = stat().split(' ').map(str::to_owned).collect();
+            fields[51] = "0".to_owned();
+            assert_eq!(Ending::by(&fields.join(" "), || false), Ending::Unknown, "{script}");
             child.wait().unwrap();
         }
-        assert!(!exits_by_signal(0));
+        assert_eq!(Ending::of(0), Ending::No);
     }
 }

@@ -1,5 +1,7 @@
 //! A session whose kernel is this test: a socket in place of the device.
 
+mod locks;
+
 use crate::mounted::Settings;
 use crate::session::Session;
 use crate::wire::abi::{self, InHeader, OutHeader, opcode};
@@ -7,10 +9,13 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use weir_pagecache::{Cache, CachedFs, Config};
+use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
+use weir_vfs::{Error, FileSystem};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The kernel's side.
@@ -24,6 +29,10 @@ struct Kernel {
 
 impl Kernel {
     fn start() -> Self {
+        Self::start_over(MemoryFs::new())
+    }
+
+    fn start_over(store: Arc<dyn FileSystem>) -> Self {
         let pair =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (socket, device) = pair.unwrap();
@@ -33,7 +42,7 @@ impl Kernel {
             .build()
             .unwrap();
         let cache = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap();
-        let fs = cache.mount(MemoryFs::new());
+        let fs = cache.mount(store);
         let mut kernel = Self { socket, next: 2, fs: fs.clone(), session: None, _runtime: runtime };
         let init = abi::InitIn { major: 7, minor: 40, flags: u32::MAX, ..Default::default() };
         let number = kernel.ask(opcode::INIT, 0, &[init.as_bytes()]);
@@ -216,34 +225,61 @@ fn listings_of_any_reply_size_have_every_name_once() {
 }
 
 #[test]
-fn an_interrupted_wait_for_a_lock_ends() {
-    let mut kernel = Kernel::start();
-    let (node, fh) = kernel.create(b"f");
-    let lock = |owner| abi::LkIn {
-        fh,
-        owner,
-        end: i64::MAX as u64,
-        kind: libc::F_WRLCK.cast_unsigned(),
-        ..Default::default()
-    };
-    assert_eq!(kernel.call(opcode::SETLK, node, &[lock(1).as_bytes()]).0, 0);
-    assert_eq!(kernel.call(opcode::SETLK, node, &[lock(2).as_bytes()]).0, -libc::EAGAIN);
-    let waiting = kernel.ask(opcode::SETLKW, node, &[lock(2).as_bytes()]);
-    // The wait may not have begun: then the kernel is asked to interrupt it again.
-    loop {
-        let number = kernel.ask(opcode::INTERRUPT, 0, &[waiting.as_bytes()]);
-        match kernel.receive() {
-            (unique, error, _) if unique == number => assert_eq!(error, -libc::EAGAIN),
-            (unique, error, _) => {
-                assert_eq!((unique, error), (waiting, -libc::EINTR));
-                break;
-            }
-        }
+fn a_name_that_cannot_be_found_now_is_asked_for_again() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let mut kernel = Kernel::start_over(store.clone());
+    let (node, _) = kernel.create(b"f");
+    let moving = What::Fail(Error::WouldBlock);
+    for call in [Call::Lookup, Call::Rename, Call::Unlink] {
+        store.add(Rule { call, when: When::First(3), what: moving });
     }
-    // Closing releases the process's locks.
-    let flush = abi::FlushIn { fh, lock_owner: 1, ..Default::default() };
-    assert_eq!(kernel.call(opcode::FLUSH, node, &[flush.as_bytes()]).0, 0);
-    assert_eq!(kernel.call(opcode::SETLK, node, &[lock(2).as_bytes()]).0, 0);
+    let found: abi::EntryOut = kernel.ok(opcode::LOOKUP, abi::ROOT, &[b"f\0"]);
+    assert_eq!(found.nodeid, node);
+    let rename = abi::RenameIn { newdir: abi::ROOT };
+    let renamed = kernel.call(opcode::RENAME, abi::ROOT, &[rename.as_bytes(), b"f\0", b"g\0"]);
+    assert_eq!(renamed.0, 0);
+    assert_eq!(kernel.call(opcode::UNLINK, abi::ROOT, &[b"g\0"]).0, 0);
+    assert_eq!(store.injected(), 9);
+}
+
+#[test]
+fn the_kernel_drops_what_an_operation_changes_after_it_was_given_up() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let mut kernel = Kernel::start_over(store.clone());
+    let (node, _) = kernel.create(b"f");
+    store.add(Rule { call: Call::Rename, when: When::Always, what: What::Hold });
+    store.add(Rule { call: Call::Setattr, when: When::Always, what: What::Hold });
+    let rename = abi::RenameIn { newdir: abi::ROOT };
+    let mode = abi::SetattrIn { valid: abi::Fattr::MODE.bits(), mode: 0o600, ..Default::default() };
+    let cases: [(u32, u64, Vec<u8>, &[i32]); 2] = [
+        (opcode::SETATTR, node, mode.as_bytes().to_vec(), &[abi::NOTIFY_INVAL_INODE]),
+        (
+            opcode::RENAME,
+            abi::ROOT,
+            [rename.as_bytes(), b"f\0g\0"].concat(),
+            &[
+                abi::NOTIFY_INVAL_ENTRY,
+                abi::NOTIFY_INVAL_ENTRY,
+                abi::NOTIFY_INVAL_INODE,
+                abi::NOTIFY_INVAL_INODE,
+            ],
+        ),
+    ];
+    for (opcode, nodeid, arguments, notifications) in cases {
+        let number = kernel.ask(opcode, nodeid, &[&arguments]);
+        while store.held() == 0 {
+            std::thread::yield_now();
+        }
+        // Of a thread that cannot be asked whether the signal kills it.
+        kernel.ask(opcode::INTERRUPT, 0, &[abi::InterruptIn { unique: number }.as_bytes()]);
+        assert_eq!(kernel.reply(number).0, -libc::EINTR);
+        store.release();
+        let told: Vec<_> = notifications.iter().map(|_| kernel.receive()).collect();
+        let codes: Vec<_> = told.iter().map(|&(unique, code, _)| (unique, code)).collect();
+        let expected: Vec<_> = notifications.iter().map(|&code| (0, code)).collect();
+        assert_eq!(codes, expected);
+    }
+    assert_eq!(kernel.call(opcode::LOOKUP, abi::ROOT, &[b"f\0"]).0, -libc::ENOENT);
 }
 
 #[test]

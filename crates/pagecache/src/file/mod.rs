@@ -24,7 +24,7 @@ use std::sync::Arc;
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_base::{PAGE_SIZE, pages_spanning};
-use weir_vfs::{Access, Advice, Attr, Capabilities, Error, Extent, FileId, Result};
+use weir_vfs::{Access, Advice, Attr, Capabilities, Error, Extent, FileId, OpenFile, Result};
 
 /// The mounted store through which a file was opened. An open file keeps it alive.
 pub(crate) trait Mount: Send + Sync {
@@ -117,6 +117,12 @@ impl File {
     /// The access that it is open for.
     pub fn access(&self) -> Access {
         self.open.access
+    }
+
+    /// The store's open file, for what does not concern the pages, such as locks. It is there after
+    /// the last name was removed, too, and may be open for more than this one.
+    pub fn stored(&self) -> Arc<dyn OpenFile> {
+        self.open.mapping.file()
     }
 
     /// Whether the file's last name was removed through this cache. A program that keeps such a

@@ -160,7 +160,7 @@ mod tests {
             }
         }
         assert_eq!(count[&Error::Jukebox], 7);
-        assert_eq!(count[&Error::Io], 2);
+        assert_eq!(count[&Error::Io], 3);
     }
 
     #[test]

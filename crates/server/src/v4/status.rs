@@ -24,6 +24,7 @@ pub(crate) fn of_vfs(error: weir_vfs::Error) -> Error {
         E::ReadOnly => Error::RoFs,
         E::TooManyLinks => Error::MLink,
         E::Range => Error::TooSmall,
+        E::Deadlock => Error::Deadlock,
         E::NameTooLong => Error::NameTooLong,
         E::NotEmpty => Error::NotEmpty,
         E::Loop => Error::Symlink,

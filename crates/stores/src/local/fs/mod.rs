@@ -20,11 +20,12 @@ use crate::local::probe::{default_dir_fds, max_file_size, probe, process_umask, 
 use crate::local::sys;
 use crate::local::sys::proc_path;
 use crate::local::tree::nodes::{Nodes, Seen};
-use crate::local::tree::{Pinned, Tree, c_name, stat};
+use crate::local::tree::{Pinned, Tree, c_name, seen, stat};
 use crate::rules::{DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, check_name, check_owners};
 use async_trait::async_trait;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Uid};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -42,6 +43,14 @@ const COOKIE_SHIFT: u64 = 3;
 
 /// Locks of files' modes.
 const MODE_LOCKS: usize = 64;
+
+/// The mode of a new file.
+#[derive(Clone, Copy)]
+struct NewMode {
+    mode: u32,
+    /// Those of its bits that the process's umask removes.
+    masked: u32,
+}
 
 /// A directory as a store.
 pub struct LocalFs {
@@ -143,37 +152,70 @@ impl LocalFs {
         attr
     }
 
-    /// Completes a new file that is held: sets attributes that its creation could not set, `mode`
-    /// among them.
+    /// Completes a new file that is held: sets attributes that its creation could not set, and what
+    /// it left out of `mode`.
     fn finish(
         &self,
         caller: &Caller,
         new: NewFile<'_>,
         made: &OwnedFd,
-        mode: Option<u32>,
+        mode: NewMode,
     ) -> Result<Attr> {
         let NewFile { at, set } = new;
         let mut found = stat(made.as_fd())?;
         let (uid, gid) = (found.stx_uid, found.stx_gid);
         let rest = SetAttr {
-            // The kernel may add set-gid to a directory's mode, from its parent.
-            mode: mode.map(|mode| mode | u32::from(found.stx_mode) & 0o2000),
+            mode: None,
             mode_mask: None,
             umask: None,
             uid: set.uid.filter(|&u| u != uid),
             gid: set.gid.filter(|&g| g != gid),
             ..set.clone()
         };
-        let is_link = kind_of(&found) == FileKind::Symlink;
-        let rest = if is_link { SetAttr { mode: None, ..rest } } else { rest };
         if !rest.is_empty() {
             let _as_caller = self.identity.assume(caller)?;
             self.apply(caller, made.as_fd(), &rest)?;
             found = stat(made.as_fd())?;
         }
+        if self.complete_mode(caller, made.as_fd(), &found, mode)? {
+            found = stat(made.as_fd())?;
+        }
         let (id, seen) = self.tree.identify_new(at.dir, made.as_fd(), at.name, &found);
         self.tree.remember([seen]);
         Ok(self.attr(id, &found))
+    }
+
+    /// Adds the bits of a new file's mode that its creation has left out: those of the process's
+    /// umask, and set-group-ID of a directory (mkdir(2)). Returns whether there were any.
+    fn complete_mode(
+        &self,
+        caller: &Caller,
+        made: BorrowedFd<'_>,
+        found: &Statx,
+        NewMode { mode, masked }: NewMode,
+    ) -> Result<bool> {
+        let kind = kind_of(found);
+        if kind == FileKind::Symlink {
+            return Ok(false);
+        }
+        let chmod =
+            |mode| set_mode(made, &SetAttr { mode: Some(mode), ..SetAttr::default() }, caller);
+        let now = u32::from(found.stx_mode) & 0o7777;
+        let unmasked = now | masked;
+        if unmasked != now {
+            // From a mode that is set by a caller who is not in the file's group, the kernel removes
+            // set-group-ID, also if the directory has passed it on. So the process adds the other
+            // bits in its own name, to a file of the caller's.
+            let is_callers = matches!(caller, Caller::As(cred) if cred.uid == found.stx_uid);
+            let _as_caller = if is_callers { None } else { Some(self.identity.assume(caller)?) };
+            chmod(unmasked)?;
+        }
+        let asked = if kind == FileKind::Directory { mode & 0o2000 } else { 0 };
+        if asked & !unmasked != 0 {
+            let _as_caller = self.identity.assume(caller)?;
+            chmod(unmasked | asked)?;
+        }
+        Ok(now != unmasked | asked)
     }
 
     /// Creates a file of a kind that creation does not open.
@@ -182,7 +224,7 @@ impl LocalFs {
         caller: &Caller,
         new: NewFile<'_>,
         default_mode: u32,
-        make: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr, Mode) -> rustix::io::Result<()>,
+        make: impl FnOnce(BorrowedFd<'_>, &CStr, Mode) -> rustix::io::Result<()>,
     ) -> Result<Attr> {
         let make = |dir: BorrowedFd<'_>, name: &_, mode| make(dir, name, mode).map(|()| None);
         let (attr, made) = self.make_held(caller, new, default_mode, make)?;
@@ -201,7 +243,7 @@ impl LocalFs {
     ) -> Result<(Created, Option<OwnedFd>)> {
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let make = |dir: BorrowedFd<'_>, name: &std::ffi::CStr, mode| {
+        let make = |dir: BorrowedFd<'_>, name: &CStr, mode| {
             let open = || rustix::fs::openat(dir, name, flags, mode);
             self.tree.with_fds(open).map(Some)
         };
@@ -227,7 +269,7 @@ impl LocalFs {
         caller: &Caller,
         new: NewFile<'_>,
         default_mode: u32,
-        make: impl FnOnce(BorrowedFd<'_>, &std::ffi::CStr, Mode) -> rustix::io::Result<Option<OwnedFd>>,
+        make: impl FnOnce(BorrowedFd<'_>, &CStr, Mode) -> rustix::io::Result<Option<OwnedFd>>,
     ) -> Result<(Attr, OwnedFd)> {
         let NewFile { at: EntryName { dir, name }, set } = new;
         check_name(name)?;
@@ -239,7 +281,7 @@ impl LocalFs {
         // In a directory with a default ACL no umask applies; the kernel ensures that.
         let inherits = wanted & (umask | self.umask) != 0 && self.has_default_acl(dir_fd.as_fd());
         let mode = if inherits { wanted } else { wanted & !umask };
-        let again = (!inherits && mode & self.umask != 0).then_some(mode);
+        let masked = if inherits { 0 } else { mode & self.umask & 0o777 };
         let made = {
             let _as_caller = self.identity.assume(caller)?;
             make(dir_fd.as_fd(), &c_name, Mode::from_raw_mode(mode)).map_err(io::Error::from)?
@@ -252,19 +294,26 @@ impl LocalFs {
                 self.tree.open_one(dir_fd.as_fd(), &c_name, flags).map_err(io::Error::from)?
             }
         };
-        match self.finish(caller, new, &made, again) {
+        match self.finish(caller, new, &made, NewMode { mode, masked }) {
             Ok(attr) => Ok((attr, made)),
             Err(error) => {
-                let flags = match stat(made.as_fd()).map(|s| kind_of(&s)) {
-                    Ok(FileKind::Directory) => AtFlags::REMOVEDIR,
-                    _ => AtFlags::empty(),
-                };
                 // The caller gets the first error.
-                let _ = rustix::fs::unlinkat(&*dir_fd, &*c_name, flags);
+                let _ = self.remove_made(dir_fd.as_fd(), &c_name, &made);
                 self.directories.changed(dir);
                 Err(error)
             }
         }
+    }
+
+    /// Removes a new file, unless another program has given its name to another one since.
+    fn remove_made(&self, dir: BorrowedFd<'_>, name: &CStr, made: &OwnedFd) -> Result<()> {
+        let made = stat(made.as_fd())?;
+        if self.tree.stat_name(dir, name)?.stx_ino != made.stx_ino {
+            return Ok(());
+        }
+        let is_dir = kind_of(&made) == FileKind::Directory;
+        let flags = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        Ok(rustix::fs::unlinkat(dir, name, flags).map_err(io::Error::from)?)
     }
 
     fn lock_mode(&self, id: FileId) -> MutexGuard<'_, ()> {
@@ -516,7 +565,9 @@ impl FileSystem for LocalFs {
                 .map_err(io::Error::from)?;
         }
         self.directories.changed(entry.dir);
-        self.introduce(entry, dir_fd.as_fd(), &stat(file.as_fd())?)
+        let found = stat(file.as_fd())?;
+        self.tree.remember([seen(id, entry.dir.ino, entry.name, &found)]);
+        Ok(self.attr(id, &found))
     }
 
     async fn unlink(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {

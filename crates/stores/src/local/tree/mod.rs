@@ -114,7 +114,7 @@ impl Tree {
             fsid,
             root: Arc::new(root),
             root_id,
-            device: (stat.stx_dev_major, stat.stx_dev_minor),
+            device,
             nodes,
             dirs: Mutex::new(LruCache::new(dir_fds.max(1))),
             not_found: Mutex::new(LruCache::new(MAX_NOT_FOUND)),
@@ -177,20 +177,28 @@ impl Tree {
         if let Some(held) = self.held_dir(id)? {
             return Ok(held);
         }
-        let mut place = self.nodes.place(id);
+        let (mut place, mut refused) = (self.nodes.place(id), None);
         for _ in 0..3 {
-            if let Some(place) = &place
-                && let Ok(dir) = self.dir_by_ino(place.dir)
-                && let Ok(file) = self.open_one(dir.as_fd(), &c_name(&place.name)?, PATH_FLAGS)
-            {
-                let stat = stat(file.as_fd())?;
-                if self.is_pinned(id, &file, &stat) {
-                    return Ok(Pinned { file: Arc::new(file), stat });
+            match place.as_ref().map(|place| self.open_place(place)) {
+                Some(Ok(file)) => {
+                    let stat = stat(file.as_fd())?;
+                    if self.is_pinned(id, &file, &stat) {
+                        return Ok(Pinned { file: Arc::new(file), stat });
+                    }
                 }
+                None | Some(Err(Error::NotFound | Error::NotDirectory | Error::Stale)) => {}
+                // It may have another name, where it can be opened.
+                Some(Err(error)) => refused = Some(error),
             }
             place = Some(self.find(id)?.0);
         }
-        Err(Error::WouldBlock)
+        Err(refused.unwrap_or(Error::WouldBlock))
+    }
+
+    /// Opens what is in a place (O_PATH).
+    fn open_place(&self, place: &Link) -> Result<OwnedFd> {
+        let (dir, name) = (self.dir_by_ino(place.dir)?, c_name(&place.name)?);
+        Ok(self.open_one(dir.as_fd(), &name, PATH_FLAGS).map_err(io::Error::from)?)
     }
 
     /// A directory whose descriptor is cached.
@@ -639,7 +647,7 @@ pub(super) fn c_name(name: &[u8]) -> Result<CString> {
     CString::new(name).map_err(|_| Error::Invalid)
 }
 
-fn seen(id: FileId, dir: u64, name: &[u8], stat: &Statx) -> Seen {
+pub(super) fn seen(id: FileId, dir: u64, name: &[u8], stat: &Statx) -> Seen {
     let is_dir = kind_of(stat) == FileKind::Directory;
     Seen {
         id,

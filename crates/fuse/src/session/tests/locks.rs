@@ -1,0 +1,207 @@
+//! Locks, as the kernel asks for them.
+
+use super::Kernel;
+use crate::wire::abi::{self, opcode};
+use std::sync::Arc;
+use std::time::Duration;
+use weir_pagecache::{Cache, Config};
+use weir_stores::fault::{Call, Fault, Rule, What, When};
+use weir_stores::memory::MemoryFs;
+use weir_vfs::{Access, Caller, Error, IoFlags, OpenFile};
+use zerocopy::IntoBytes;
+
+const EXCLUSIVE: i32 = libc::F_WRLCK;
+const SHARED: i32 = libc::F_RDLCK;
+const NONE: i32 = libc::F_UNLCK;
+
+fn lock(fh: u64, owner: u64, kind: i32) -> abi::LkIn {
+    abi::LkIn { fh, owner, end: i64::MAX as u64, kind: kind.cast_unsigned(), ..Default::default() }
+}
+
+impl Kernel {
+    /// F_SETLK; returns the error.
+    fn set_lock(&mut self, node: u64, lock: &abi::LkIn) -> i32 {
+        self.call(opcode::SETLK, node, &[lock.as_bytes()]).0
+    }
+
+    fn open(&mut self, node: u64) -> u64 {
+        let args = abi::OpenIn { flags: libc::O_RDWR.cast_unsigned(), ..Default::default() };
+        self.ok::<abi::OpenOut>(opcode::OPEN, node, &[args.as_bytes()]).fh
+    }
+
+    fn flush(&mut self, node: u64, fh: u64, lock_owner: u64) -> i32 {
+        let args = abi::FlushIn { fh, lock_owner, ..Default::default() };
+        self.call(opcode::FLUSH, node, &[args.as_bytes()]).0
+    }
+
+    fn release(&mut self, node: u64, args: &abi::ReleaseIn) {
+        assert_eq!(self.call(opcode::RELEASE, node, &[args.as_bytes()]).0, 0);
+    }
+
+    /// Interrupts a request that waits for a lock; returns its error. Its wait may not have begun: then the
+    /// kernel is asked to interrupt it again.
+    fn interrupt(&mut self, waiting: u64) -> i32 {
+        loop {
+            let number = self.ask(opcode::INTERRUPT, 0, &[waiting.as_bytes()]);
+            match self.receive() {
+                (unique, error, _) if unique == number => assert_eq!(error, -libc::EAGAIN),
+                (0, ..) => {}
+                (unique, error, _) => {
+                    assert_eq!(unique, waiting);
+                    return error;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_wait_for_a_lock_ends() {
+    let mut kernel = Kernel::start();
+    let (node, fh) = kernel.create(b"f");
+    assert_eq!(kernel.set_lock(node, &lock(fh, 1, EXCLUSIVE)), 0);
+    assert_eq!(kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)), -libc::EAGAIN);
+    let waiting = kernel.ask(opcode::SETLKW, node, &[lock(fh, 2, EXCLUSIVE).as_bytes()]);
+    assert_eq!(kernel.interrupt(waiting), -libc::EINTR);
+    // Closing releases the process's locks.
+    assert_eq!(kernel.flush(node, fh, 1), 0);
+    assert_eq!(kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)), 0);
+}
+
+#[test]
+fn an_interrupted_upgrade_keeps_the_lock_that_was_held() {
+    let mut kernel = Kernel::start();
+    let (node, fh) = kernel.create(b"f");
+    assert_eq!(kernel.set_lock(node, &lock(fh, 1, SHARED)), 0);
+    assert_eq!(kernel.set_lock(node, &lock(fh, 2, SHARED)), 0);
+    let waiting = kernel.ask(opcode::SETLKW, node, &[lock(fh, 1, EXCLUSIVE).as_bytes()]);
+    assert_eq!(kernel.interrupt(waiting), -libc::EINTR);
+    assert_eq!(kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)), -libc::EAGAIN);
+    assert_eq!(kernel.set_lock(node, &lock(fh, 1, NONE)), 0);
+    assert_eq!(kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)), 0);
+}
+
+/// The kernel gives an open file description as the owner of its locks, and no owner when it is closed.
+#[test]
+fn locks_of_an_open_file_description_end_with_it() {
+    let mut kernel = Kernel::start();
+    let (node, fh) = kernel.create(b"f");
+    let description = kernel.open(node);
+    assert_eq!(kernel.set_lock(node, &lock(description, 77, EXCLUSIVE)), 0);
+    assert_eq!(kernel.flush(node, description, 1), 0);
+    assert_eq!(kernel.set_lock(node, &lock(fh, 1, EXCLUSIVE)), -libc::EAGAIN);
+    kernel.release(node, &abi::ReleaseIn { fh: description, ..Default::default() });
+    assert_eq!(kernel.set_lock(node, &lock(fh, 1, EXCLUSIVE)), 0);
+    // A process's locks that it got through another open file stay.
+    let other = kernel.open(node);
+    assert_eq!(kernel.set_lock(node, &lock(other, 1, SHARED)), 0);
+    kernel.release(node, &abi::ReleaseIn { fh, ..Default::default() });
+    assert_eq!(kernel.set_lock(node, &lock(other, 2, EXCLUSIVE)), -libc::EAGAIN);
+}
+
+#[test]
+fn a_removed_file_that_is_open_can_be_locked() {
+    let mut kernel = Kernel::start();
+    let (node, fh) = kernel.create(b"f");
+    assert_eq!(kernel.call(opcode::UNLINK, abi::ROOT, &[b"f\0"]).0, 0);
+    assert_eq!(kernel.set_lock(node, &lock(fh, 1, EXCLUSIVE)), 0);
+    assert_eq!(kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)), -libc::EAGAIN);
+    assert_eq!(kernel.flush(node, fh, 1), 0);
+    assert_eq!(kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)), 0);
+}
+
+#[test]
+fn a_lock_that_a_killed_thread_gets_is_released() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let mut kernel = Kernel::start_over(store.clone());
+    let (node, fh) = kernel.create(b"f");
+    store.add(Rule { call: Call::Open, when: When::First(1), what: What::Hold });
+    let number = kernel.ask(opcode::SETLK, node, &[lock(fh, 1, EXCLUSIVE).as_bytes()]);
+    while store.held() == 0 {
+        std::thread::yield_now();
+    }
+    kernel.ask(opcode::INTERRUPT, 0, &[abi::InterruptIn { unique: number }.as_bytes()]);
+    assert_eq!(kernel.reply(number).0, -libc::EINTR);
+    // Its process closes the file before the lock is granted.
+    assert_eq!(kernel.flush(node, fh, 1), 0);
+    store.release();
+    let taken = (0..10_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        // Through the open file that the first request has opened.
+        kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)) == 0
+    });
+    assert!(taken);
+}
+
+/// What the store has of a file, when another lock on it is free.
+async fn once_free(file: &Arc<dyn OpenFile>, owner: u64) -> u64 {
+    let lock = weir_vfs::Lock { range: weir_vfs::LockRange::ALL, exclusive: true };
+    file.lock(weir_vfs::LockOwner(owner), lock, true).await.unwrap();
+    file.getattr().await.unwrap().size
+}
+
+#[test]
+fn data_is_in_the_store_before_its_lock_is_released() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let mut kernel = Kernel::start_over(store.clone());
+    let (node, fh) = kernel.create(b"f");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let id = runtime.block_on(kernel.fs.lookup(&Caller::Own, kernel.fs.root().entry(b"f")));
+    let both = Access::READ | Access::WRITE;
+    let open = runtime.block_on(kernel.fs.store().open(&Caller::Own, id.unwrap().id, both));
+    let other = open.unwrap();
+    let flock = abi::LkIn { lk_flags: abi::LK_FLOCK, ..lock(fh, 5, EXCLUSIVE) };
+    let ways: [&[(u32, Vec<u8>)]; 3] = [
+        &[(opcode::SETLK, lock(fh, 1, NONE).as_bytes().to_vec())],
+        &[(
+            opcode::FLUSH,
+            abi::FlushIn { fh, lock_owner: 1, ..Default::default() }.as_bytes().to_vec(),
+        )],
+        &[(opcode::SETLK, abi::LkIn { kind: NONE.cast_unsigned(), ..flock }.as_bytes().to_vec())],
+    ];
+    for (at, requests) in ways.into_iter().enumerate() {
+        let size = at as u64 + 1;
+        let taken = if at == 2 { flock } else { lock(fh, 1, EXCLUSIVE) };
+        assert_eq!(kernel.set_lock(node, &taken), 0);
+        kernel.write(node, fh, at as u64, b"x");
+        // The data is on its way to the store, and the lock is held as long as it is.
+        store.add(Rule { call: Call::Write, when: When::Always, what: What::Hold });
+        let numbers: Vec<_> =
+            requests.iter().map(|(opcode, args)| kernel.ask(*opcode, node, &[args])).collect();
+        while store.held() == 0 {
+            std::thread::yield_now();
+        }
+        let lock = weir_vfs::Lock { range: weir_vfs::LockRange::ALL, exclusive: true };
+        let denied = runtime.block_on(other.lock(weir_vfs::LockOwner(9), lock, false));
+        assert_eq!(denied, Err(Error::WouldBlock), "way {at}");
+        store.clear();
+        store.release();
+        assert_eq!(runtime.block_on(once_free(&other, 9)), size, "way {at}");
+        for number in numbers {
+            assert_eq!(kernel.reply(number).0, 0);
+        }
+        let free = other.unlock(weir_vfs::LockOwner(9), weir_vfs::LockRange::ALL);
+        runtime.block_on(free).unwrap();
+    }
+}
+
+#[test]
+fn what_others_wrote_is_seen_under_a_lock() {
+    let store = MemoryFs::new();
+    let mut kernel = Kernel::start_over(store.clone());
+    let (node, fh) = kernel.create(b"f");
+    kernel.write(node, fh, 0, b"ours");
+    assert_eq!(kernel.flush(node, fh, 1), 0);
+    assert_eq!(kernel.read(node, fh, 0, 10), b"ours");
+    let cache = Cache::new(Config { budget_bytes: 1 << 20, ..Config::default() }).unwrap();
+    let others = cache.mount(store);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let id = others.lookup(&Caller::Own, others.root().entry(b"f")).await.unwrap().id;
+        let file = others.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap();
+        file.write_at_async(b"theirs", 0, IoFlags::empty()).await.unwrap();
+        file.sync_async(false).await.unwrap();
+    });
+    assert_eq!(kernel.set_lock(node, &lock(fh, 1, SHARED)), 0);
+    assert_eq!(kernel.read(node, fh, 0, 10), b"theirs");
+}
