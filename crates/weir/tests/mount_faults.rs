@@ -221,3 +221,18 @@ fn acknowledged_files_survive_cut_links_and_kills() {
         assert_eq!(fs::read(export.join("new")).unwrap(), vers.as_bytes());
     }
 }
+
+/// A thread that waits in the kernel must not keep the connection of a killed process open.
+#[test]
+fn the_thread_that_notifies_the_kernel_has_one_descriptor_alone() {
+    let (near, source) = source();
+    let from = source.to_str().unwrap();
+    let Some(mount) = Mount::start(near.path(), "mnt", &[], from) else { return };
+    let tasks = fs::read_dir(format!("/proc/{}/task", mount.child.id())).unwrap();
+    let thread = tasks
+        .map(|task| task.unwrap().path())
+        .find(|task| fs::read_to_string(task.join("comm")).unwrap() == "weir-fuse-pages\n");
+    let descriptors = fs::read_dir(thread.unwrap().join("fd")).unwrap();
+    let held: Vec<_> = descriptors.map(|fd| fs::read_link(fd.unwrap().path()).unwrap()).collect();
+    assert_eq!(held, [Path::new("/dev/fuse")]);
+}

@@ -122,7 +122,8 @@ fn what_it_reads_passes_through_a_window_of_the_kernels_pages() {
         })
         .collect();
     assert!(held[0] >= 1_000_000, "read ahead by the kernel: {held:?}");
-    assert!(held.iter().any(|&held| held <= 8 * MIB as u64), "a quarter of the budget: {held:?}");
+    let after = &held[1..];
+    assert!(after.iter().any(|&held| held <= 8 * MIB as u64), "a quarter of the budget: {held:?}");
 }
 
 #[test]
@@ -133,26 +134,27 @@ fn it_sees_what_programs_beside_it_write() {
     let dir = scratch();
     let dir = dir.path().canonicalize().unwrap();
     fs::write(dir.join("data"), "first").unwrap();
-    // The same descriptors all the time: at once after a lock, and within a second after the file has grown.
-    let script = "exec 3<data 4<data 5<data; head -c 5 <&3; echo; read go
-        flock -s 4; head -c 5 <&4; echo; read go; all=
-        for i in $(seq 100); do
-            all=\"$all$(cat <&5)\"; [ \"$all\" != other ] && break; sleep 0.1
-        done; echo \"$all\"";
+    // The same descriptors all the time: at once after a lock, and within a second otherwise.
+    let script =
+        "exec 3<data 4<data 5<data 6<data 7<data 8<data 9<data; head -c 5 <&3; echo; read go
+        flock -s 4; head -c 5 <&4; echo; read go
+        for fd in 5 6 7 8 9; do
+            sleep 0.5; now=$(head -c 5 <&$fd); [ \"$now\" != other ] && break
+        done; echo \"$now\"";
     let mut command = weir(["run", "--engine", "mount", "--path", ".", "sh", "-c", script]);
     command.current_dir(&dir).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut next = || lines.next().unwrap().unwrap();
-    assert_eq!(next(), "first");
     let file = fs::File::options().write(true).open(dir.join("data")).unwrap();
+    assert_eq!(next(), "first");
     file.write_all_at(b"other", 0).unwrap();
     input.write_all(b"\n").unwrap();
     assert_eq!(next(), "other");
-    file.write_all_at(b" and more", 5).unwrap();
+    file.write_all_at(b"third", 0).unwrap();
     input.write_all(b"\n").unwrap();
-    assert_eq!(next(), "other and more");
+    assert_eq!(next(), "third");
     assert!(child.wait().unwrap().success());
 }
 

@@ -43,6 +43,10 @@ impl Mounted {
             }
         }
         let attr = self.fs.setattr(&caller, id, &set).await?;
+        if self.kernel_pages.is_window() && self.nodes.is_kept_by_kernel(node) {
+            // The kernel takes these times over, so it does not see by them what others wrote before.
+            self.kernel_pages.drop_soon(node);
+        }
         Ok(self.attr_answer(node, &attr))
     }
 

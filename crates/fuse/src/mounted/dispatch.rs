@@ -74,24 +74,26 @@ impl Mounted {
     /// Makes the kernel drop the names, attributes and pages of what a request may have changed. The kernel
     /// does so when the request fails, but the operation of a killed program goes on after that.
     fn drop_what_may_have_changed(&self, request: &Request) {
-        let Request { node, op, .. } = request;
-        let (names, nodes): (Vec<(u64, &[u8])>, _) = match op {
-            Op::Symlink { name, .. }
-            | Op::Mknod { name, .. }
-            | Op::Mkdir { name, .. }
-            | Op::Unlink { name }
-            | Op::Rmdir { name }
-            | Op::Create(_, name) => (vec![(*node, name)], vec![*node]),
-            Op::Rename { name, newdir, newname, .. } => {
-                (vec![(*node, name), (*newdir, newname)], vec![*node, *newdir])
+        let node = request.node;
+        match &request.op {
+            Op::Symlink { .. }
+            | Op::Mknod { .. }
+            | Op::Mkdir { .. }
+            | Op::Unlink { .. }
+            | Op::Rmdir { .. }
+            | Op::Create(..) => self.drop_attributes(node),
+            Op::Rename { newdir: other, .. } | Op::Link { oldnode: other, .. } => {
+                self.drop_attributes(node);
+                self.drop_attributes(*other);
             }
-            Op::Link { oldnode, name } => (vec![(*node, name)], vec![*node, *oldnode]),
-            Op::Setattr(_) | Op::Write { .. } | Op::Fallocate(_) => (Vec::new(), vec![*node]),
-            Op::Setxattr { .. } | Op::Removexattr { .. } => (Vec::new(), vec![*node]),
-            Op::CopyFileRange { args, .. } => (Vec::new(), vec![args.nodeid_out]),
+            Op::Setxattr { .. } | Op::Removexattr { .. } => return self.drop_attributes(node),
+            Op::Setattr(_) | Op::Write { .. } | Op::Fallocate(_) => {
+                return self.kernel_pages.drop_soon(node);
+            }
+            Op::CopyFileRange { args, .. } => return self.kernel_pages.drop_soon(args.nodeid_out),
             _ => return,
-        };
-        self.drop_from_kernel(names, nodes);
+        }
+        self.drop_names();
     }
 
     /// Carries out a request; again, after a pause, as long as the store cannot find a file that has moved:

@@ -2,12 +2,12 @@
 
 use crate::mounted::callers::Callers;
 use crate::mounted::handles::{Directory, OpenFile};
+use crate::mounted::kernel_pages::KernelPages;
 use crate::mounted::nodes::Nodes;
 use crate::mounted::stand_ins::StandIns;
-use crate::mounted::window::Window;
 use crate::session::counters::Counters;
 use crate::session::device::Device;
-use crate::wire::abi::ForgetOne;
+use crate::wire::abi::{self, ForgetOne};
 use crate::wire::reply::{Entry, Errno, attr_out, entry_out};
 use crate::wire::request::Requester;
 use sharded_slab::Slab;
@@ -79,8 +79,8 @@ pub(crate) struct Mounted {
     pub(crate) counters: Counters,
     pub(super) stand_ins: StandIns,
     pub(super) observer: Option<Arc<dyn Observer>>,
-    /// What the kernel may have of files, if that is bounded.
-    pub(super) window: Option<Window>,
+    /// What the kernel keeps of files.
+    pub(super) kernel_pages: KernelPages,
 }
 
 /// Is told what programs do.
@@ -137,10 +137,11 @@ impl Mounted {
         observer: Option<Arc<dyn Observer>>,
     ) -> io::Result<Self> {
         let nodes = Nodes::new(fs.root());
-        let window = match settings.keeper {
-            Keeper::Window(bytes) => Some(Window::new(bytes, Arc::clone(&device))?),
+        let limit = match settings.keeper {
+            Keeper::Window(bytes) => Some(bytes),
             _ => None,
         };
+        let kernel_pages = KernelPages::new(&device, limit)?;
         Ok(Self {
             fs,
             settings,
@@ -152,7 +153,7 @@ impl Mounted {
             counters: Counters::default(),
             stand_ins: StandIns::default(),
             observer,
-            window,
+            kernel_pages,
         })
     }
 
@@ -182,43 +183,10 @@ impl Mounted {
         self.device.drop_attributes(node);
     }
 
-    /// Makes the kernel drop a node's pages and attributes. The kernel may wait for requests in
-    /// progress meanwhile.
-    pub(super) async fn drop_pages(&self, node: u64) {
-        let device = Arc::clone(&self.device);
-        let drop = move || {
-            let out = abi::InvalInodeOut { ino: node, off: 0, len: 0 };
-            // The kernel may have forgotten the node.
-            let _ = device.send(0, abi::NOTIFY_INVAL_INODE, &[IoSlice::new(out.as_bytes())]);
-        };
-        // It has no result; the runtime may be ending.
-        let _ = tokio::task::spawn_blocking(drop).await;
-    }
-
-    /// Makes the kernel drop names in directories, and the pages and attributes of nodes. It may wait for
-    /// requests in progress, so this does not.
-    pub(super) fn drop_from_kernel(&self, names: Vec<(u64, &[u8])>, nodes: Vec<u64>) {
-        let entry = |(parent, name): (u64, &[u8])| {
-            let out = abi::InvalEntryOut { parent, namelen: name.len() as u32, flags: 0 };
-            (abi::NOTIFY_INVAL_ENTRY, [out.as_bytes(), name, b"\0"].concat())
-        };
-        let inode = |ino| {
-            let out = abi::InvalInodeOut { ino, off: 0, len: 0 };
-            (abi::NOTIFY_INVAL_INODE, out.as_bytes().to_vec())
-        };
-        let all: Vec<_> =
-            names.into_iter().map(entry).chain(nodes.into_iter().map(inode)).collect();
-        let device = Arc::clone(&self.device);
-        let tell = move || {
-            for (code, bytes) in all {
-                // The kernel may have forgotten it.
-                let _ = device.send(0, code, &[IoSlice::new(&bytes)]);
-            }
-        };
-        // A thread of its own, which does not keep the process from ending.
-        if let Err(error) = std::thread::Builder::new().name("weir-fuse-drop".into()).spawn(tell) {
-            tracing::debug!("cannot make the kernel drop what it has cached: {error}");
-        }
+    /// Makes the kernel look up all names again (since Linux 6.16; before, it uses them as long as it may).
+    pub(super) fn drop_names(&self) {
+        // It fails where the kernel does not know this notification.
+        let _ = self.device.send(0, abi::NOTIFY_INC_EPOCH, &[]);
     }
 
     pub(super) fn attr_answer(&self, node: u64, attr: &Attr) -> Answer {

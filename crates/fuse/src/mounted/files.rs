@@ -151,7 +151,7 @@ impl Mounted {
     ) -> Result<(u64, OpenFlags), Errno> {
         let flags = flags.cast_signed();
         // The kernel knows the end of a file only as it was: what is appended goes past its pages.
-        let appends = self.window.is_some() && flags & libc::O_APPEND != 0;
+        let appends = self.kernel_pages.is_window() && flags & libc::O_APPEND != 0;
         let direct = flags & libc::O_DIRECT != 0 || appends;
         let able = file.capabilities().contains(Capabilities::UNCACHED);
         let wanted = match self.settings.keeper {
@@ -165,7 +165,7 @@ impl Mounted {
             keeper => keeper,
         };
         let keeper = self.nodes.opened(node, wanted);
-        let passes = !self.settings.uncached || self.window.is_some();
+        let passes = !self.settings.uncached || self.kernel_pages.is_window();
         let by_kernel = keeper == Keeper::Kernel && passes && !direct;
         let open = OpenFile {
             file,
@@ -186,22 +186,6 @@ impl Mounted {
             return Err(Errno(libc::ENFILE));
         };
         Ok((key as u64, treated))
-    }
-
-    /// Makes the kernel drop its pages of a file that has changed since it was opened: the holder of a lock sees
-    /// what others wrote before.
-    pub(super) async fn drop_old_pages(&self, node: u64) -> Result<(), Errno> {
-        if !self.nodes.is_kept_by_kernel(node) {
-            return Ok(());
-        }
-        let attr = self.fs.getattr(self.nodes.file(node)?).await?;
-        if self.nodes.note_open(node, attr.change) {
-            let device = Arc::clone(&self.device);
-            // It waits for pages that are being read.
-            let dropped = tokio::task::spawn_blocking(move || device.drop_pages(node, 0, 0));
-            dropped.await.map_err(|_| Errno(libc::EIO))?;
-        }
-        Ok(())
     }
 
     /// Forgets an open file.
@@ -258,12 +242,10 @@ impl Mounted {
         Ok(Answer { data: Some((found, at, len)), ..Answer::default() })
     }
 
-    /// Notes that the kernel has pages of a range, if their number is bounded.
+    /// Notes that the kernel has pages of a range.
     fn note_pages(&self, open: &OpenFile, start: u64, bytes: u64) {
-        if let Some(window) = &self.window
-            && open.by_kernel
-        {
-            window.note(open.node, start, bytes);
+        if open.by_kernel {
+            self.kernel_pages.note(open.node, start, bytes);
         }
     }
 

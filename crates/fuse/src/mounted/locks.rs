@@ -85,12 +85,21 @@ impl Mounted {
             self.unlock(node, owner, range_of(args)?).await;
             return Ok(Answer::nothing());
         };
+        let is_flock = args.lk_flags & abi::LK_FLOCK != 0;
+        let had = self.nodes.may_have_locks(node, owner);
         let request = async {
             // The lock may replace an exclusive one by a shared one. And pages that are not written yet would
             // hide what others have written.
             self.write_out(&open).await;
             let file = self.lock_file(node, &open).await?;
             self.nodes.note_lock(node, owner, args.fh);
+            if is_flock && had {
+                match file.lock(owner, lock, false).await {
+                    // Two that upgrade do not wait for each other: the old lock ends first (flock(2)).
+                    Err(Error::WouldBlock) => file.unlock(owner, LockRange::ALL).await?,
+                    taken => return Ok(taken?),
+                }
+            }
             Ok::<_, Errno>(file.lock(owner, lock, wait).await?)
         };
         tokio::select! {
@@ -102,7 +111,9 @@ impl Mounted {
         // Again: its process may have closed the file in another thread while it waited.
         self.nodes.note_lock(node, owner, args.fh);
         self.see_others(node, &open).await;
-        Ok(Answer { lock: Some((node, owner, lock.range)), ..Answer::nothing() })
+        // One of flock(2) belongs to all processes that have the open file, and ends with that.
+        let unwanted = (!is_flock || !had).then_some((node, owner, lock.range));
+        Ok(Answer { lock: unwanted, ..Answer::nothing() })
     }
 
     /// Releases locks, if there are any.
@@ -133,8 +144,12 @@ impl Mounted {
     /// Makes both caches drop what others have changed.
     async fn see_others(&self, node: u64, open: &OpenFile) {
         match open.file.getattr().await {
-            Ok(attr) if self.nodes.note_open(node, attr.change) => self.drop_pages(node).await,
-            Ok(_) => {}
+            Ok(attr) if self.nodes.is_opened_at(node, attr.change) => {}
+            // Noted when they are dropped: who asks meanwhile drops them, too, and waits for it.
+            Ok(attr) => {
+                self.kernel_pages.drop_now(node).await;
+                self.nodes.note_open(node, attr.change);
+            }
             Err(error) => tracing::debug!("cannot look at node {node} under its lock: {error}"),
         }
     }

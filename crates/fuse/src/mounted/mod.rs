@@ -2,7 +2,7 @@
 //!
 //! - `names`, `directories`, `attributes`, `files`, `locks`: the operations.
 //! - `nodes`: the kernel's numbers for files. `tmpfiles`: files without a name. `callers`: in whose name
-//!   operations run. `window`: bounds what the kernel keeps.
+//!   operations run. `kernel_pages`: what the kernel keeps.
 //!
 //! 1. Every reply tells the state after the operation; what a reply hands over (a use of a node, an
 //!    open file) is taken back if the kernel does not want the reply any more.
@@ -17,12 +17,12 @@ mod dispatch;
 mod file_system;
 mod files;
 mod handles;
+mod kernel_pages;
 mod locks;
 mod names;
 mod nodes;
 mod stand_ins;
 mod tmpfiles;
-mod window;
 
 pub(crate) use file_system::Mounted;
 pub use file_system::{Keeper, Observer, Settings};

@@ -151,6 +151,12 @@ impl Nodes {
         node.opened_at.replace(change) != Some(change)
     }
 
+    /// Whether the last open saw this change attribute.
+    pub(crate) fn is_opened_at(&self, node: u64, change: u64) -> bool {
+        let table = self.table.lock();
+        table.nodes.get(&node).is_some_and(|node| node.opened_at == Some(change))
+    }
+
     /// Counts one more open file. Returns which cache keeps its data: the one that is `wanted`, if there was no
     /// open file, else that of the others.
     pub(crate) fn opened(&self, node: u64, wanted: Keeper) -> Keeper {

@@ -17,6 +17,7 @@
 pub(crate) mod buffers;
 pub(crate) mod counters;
 pub(crate) mod device;
+pub(crate) mod notifier;
 pub(crate) mod pending;
 #[cfg(test)]
 mod tests;
@@ -204,9 +205,9 @@ fn abilities(store: Capabilities, settings: &Settings) -> InitFlags {
         | InitFlags::DIRECT_IO_ALLOW_MMAP;
     // Without these, the kernel keeps the locks itself, for the programs on this mount.
     flags.set(InitFlags::POSIX_LOCKS | InitFlags::FLOCK_LOCKS, store.contains(Capabilities::LOCKS));
-    // The kernel checks permissions only for a mount that other users use.
     // Changes by programs beside the mount show when the attributes are asked for again.
     flags.set(InitFlags::AUTO_INVAL_DATA, matches!(settings.keeper, Keeper::Window(_)));
+    // The kernel checks permissions only for a mount that other users use.
     let checks_acls = settings.kernel_checks && store.contains(Capabilities::POSIX_ACL);
     flags.set(InitFlags::POSIX_ACL, checks_acls);
     flags

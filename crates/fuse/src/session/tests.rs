@@ -257,12 +257,7 @@ fn the_kernel_drops_what_an_operation_changes_after_it_was_given_up() {
             opcode::RENAME,
             abi::ROOT,
             [rename.as_bytes(), b"f\0g\0"].concat(),
-            &[
-                abi::NOTIFY_INVAL_ENTRY,
-                abi::NOTIFY_INVAL_ENTRY,
-                abi::NOTIFY_INVAL_INODE,
-                abi::NOTIFY_INVAL_INODE,
-            ],
+            &[abi::NOTIFY_INVAL_INODE, abi::NOTIFY_INVAL_INODE, abi::NOTIFY_INC_EPOCH],
         ),
     ];
     for (opcode, nodeid, arguments, notifications) in cases {

@@ -98,7 +98,6 @@ structures! {
     /// Precedes the name of a directory entry; each entry is padded to 8 bytes.
     Dirent { ino: u64, off: u64, namelen: u32, kind: u32, }
     InvalInodeOut { ino: u64, off: i64, len: i64, }
-    InvalEntryOut { parent: u64, namelen: u32, flags: u32, }
 }
 
 /// Kinds of requests.
@@ -242,7 +241,8 @@ pub(crate) const OPEN_KILL_SUIDGID: u32 = 1;
 pub(crate) const FSYNC_FDATASYNC: u32 = 1;
 /// Notification: attributes or data of a node are not valid any more.
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
-pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// Notification: no name is valid any more (7.44).
+pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;
 
 #[cfg(test)]
 mod tests {

@@ -81,6 +81,36 @@ fn an_interrupted_upgrade_keeps_the_lock_that_was_held() {
     assert_eq!(kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)), 0);
 }
 
+/// flock(2): "Converting a lock is not guaranteed to be atomic: the existing lock is first removed".
+#[test]
+fn two_upgrades_of_flock_do_not_wait_for_each_other() {
+    let mut kernel = Kernel::start();
+    let (node, fh) = kernel.create(b"f");
+    let flock = |owner, kind| abi::LkIn { lk_flags: abi::LK_FLOCK, ..lock(fh, owner, kind) };
+    assert_eq!(kernel.set_lock(node, &flock(1, SHARED)), 0);
+    assert_eq!(kernel.set_lock(node, &flock(2, SHARED)), 0);
+    let first = kernel.ask(opcode::SETLKW, node, &[flock(1, EXCLUSIVE).as_bytes()]);
+    let second = kernel.ask(opcode::SETLK, node, &[flock(2, EXCLUSIVE).as_bytes()]);
+    let mut granted = false;
+    for _ in 0..2 {
+        match kernel.receive() {
+            (number, 0, _) if number == first => granted = true,
+            // The first one has given its lock up, and waits.
+            (number, 0, _) if number == second => {
+                let released = kernel.ask(opcode::SETLK, node, &[flock(2, NONE).as_bytes()]);
+                while kernel.receive().0 != released {
+                    granted = true;
+                }
+            }
+            (number, error, _) => assert_eq!((number, error), (second, -libc::EAGAIN)),
+        }
+        if granted {
+            break;
+        }
+    }
+    assert!(granted || kernel.reply(first).0 == 0);
+}
+
 /// The kernel gives an open file description as the owner of its locks, and no owner when it is closed.
 #[test]
 fn locks_of_an_open_file_description_end_with_it() {
