@@ -11,6 +11,7 @@
 
 pub(crate) mod deferred_close;
 mod gone;
+mod lock;
 pub(crate) mod residency;
 mod unmount;
 mod whole;
