@@ -7,10 +7,13 @@
 //! 2. If the thread cannot be started, a caller that drops its work polls it once more, so that the
 //!    work wakes the queue. The queue tries again with each task that is added or woken, and with each
 //!    call that waits for a sync.
-//! 3. A panic ends only the task: unwinding drops what it held, its waiters look again, and the
+//! 3. A call that would add work without bound waits for room ([`Tasks::room_below`]); it waits at most
+//!    for the tasks that it finds, so it gets its turn even if others take the room.
+//! 4. A panic ends only the task: unwinding drops what it held, its waiters look again, and the
 //!    thread continues with the others.
 
 use crate::thread::Background;
+use crate::wait::WaitQueue;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,6 +38,8 @@ pub(crate) struct Tasks {
     background: Background,
     queue: Mutex<Queue>,
     ready: Condvar,
+    /// A task has ended.
+    ended: WaitQueue,
     /// Number of starts of the thread that fail.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) refused_starts: AtomicUsize,
@@ -45,6 +50,8 @@ struct Queue {
     ready: VecDeque<Arc<Task>>,
     running: bool,
     alive: usize,
+    /// Number of tasks that have ended.
+    ended: u64,
 }
 
 struct Task {
@@ -110,6 +117,26 @@ impl Tasks {
         self.queue.lock().alive
     }
 
+    /// Waits until fewer than `most` tasks are unfinished, or as many have ended as there are now.
+    pub(crate) async fn room_below(self: &Arc<Self>, most: usize) {
+        let enough = {
+            let queue = self.queue.lock();
+            queue.ended + queue.alive as u64
+        };
+        loop {
+            let ticket = self.ended.ticket();
+            {
+                let mut queue = self.queue.lock();
+                if queue.alive < most || queue.ended >= enough {
+                    return;
+                }
+                // Starting the thread may have failed before.
+                self.start(&mut queue);
+            }
+            self.ended.wait(ticket).await;
+        }
+    }
+
     fn run(&self) {
         loop {
             let task = {
@@ -166,7 +193,11 @@ impl Tasks {
             // Its destructor may panic, too.
             let ended = work.take();
             let _ = catch_unwind(AssertUnwindSafe(|| drop(ended)));
-            self.queue.lock().alive -= 1;
+            let mut queue = self.queue.lock();
+            queue.alive -= 1;
+            queue.ended += 1;
+            drop(queue);
+            self.ended.notify();
         }
     }
 }
@@ -280,6 +311,27 @@ mod tests {
         tasks.retry();
         assert!(tasks.queue.lock().running);
         drop(hold);
+    }
+
+    #[test]
+    fn a_call_waits_for_room_at_most_for_the_tasks_that_it_finds() {
+        let tasks = Arc::new(Tasks::new(Background::Rounds));
+        let add = |n| (0..n).for_each(|_| tasks.spawn(async {}));
+        add(2);
+        let mut wait = Box::pin(tasks.room_below(2));
+        let mut poll = || wait.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        add(1);
+        assert!(poll().is_pending(), "no task has ended");
+        tasks.run_ready();
+        // Others take the room before the call looks again.
+        add(5);
+        assert!(poll().is_ready());
+        let mut next = Box::pin(tasks.room_below(2));
+        assert!(next.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        tasks.run_ready();
+        assert!(next.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert_eq!(tasks.alive(), 0);
     }
 
     #[test]

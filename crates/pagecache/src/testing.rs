@@ -20,20 +20,29 @@ impl Rig {
     }
 
     pub(crate) fn over(store: Arc<dyn FileSystem>) -> Self {
+        Self::configured(store, Config::default())
+    }
+
+    pub(crate) fn configured(store: Arc<dyn FileSystem>, config: Config) -> Self {
         let store = Fault::over(store, 1);
-        let fs = Cache::new(Config::default()).unwrap().mount(store.clone());
+        let fs = Cache::new(config).unwrap().mount(store.clone());
         Self { store, fs }
     }
 
     /// A new file, open for reading and writing.
     pub(crate) fn create(&self, name: &str) -> File {
+        self.open(self.make(name))
+    }
+
+    /// A new file.
+    pub(crate) fn make(&self, name: &str) -> FileId {
         let (name, set) = (name.as_bytes(), SetAttr::default());
         let made = self.fs.create(
             &Caller::Own,
             self.fs.root().entry(name).with(&set),
             CreateMode::MustBeNew,
         );
-        self.open(pollster::block_on(made).unwrap().attr.id)
+        pollster::block_on(made).unwrap().attr.id
     }
 
     pub(crate) fn open(&self, id: FileId) -> File {

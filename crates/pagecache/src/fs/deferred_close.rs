@@ -78,7 +78,8 @@ impl IdleFiles for FsShared {
                 }
                 None => {
                     table.wait_on(id, Idle { due: now + CLOSE_AFTER / 4, ..idle }, metadata.tick());
-                    prepare.push(mapping);
+                    // A file that is dropped meanwhile needs no preparation, and its memory is freed.
+                    prepare.push(Arc::downgrade(&mapping));
                 }
             }
         }
@@ -89,7 +90,11 @@ impl IdleFiles for FsShared {
             due.iter().filter_map(|id| Some(table.mappings.get(id)?.mapping.clone())).collect();
         drop(table);
         for mapping in prepare {
-            tasks.spawn(async move { mapping.prepare_to_close().await });
+            tasks.spawn(async move {
+                if let Some(mapping) = mapping.upgrade() {
+                    mapping.prepare_to_close().await;
+                }
+            });
         }
         for mapping in unwanted {
             let fs = Arc::downgrade(&self);
@@ -165,9 +170,62 @@ impl Mapping {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::testing::Rig;
+    use crate::Config;
+    use crate::memory::metadata::Shrinkable;
+    use crate::testing::{Rig, poll_once};
     use weir_stores::fault::{Call, What};
+    use weir_stores::memory::MemoryFs;
     use weir_vfs::{Caller, IoFlags};
+
+    #[test]
+    fn opens_wait_for_closes_when_metadata_has_no_room() {
+        const RW: Access = Access::READ.union(Access::WRITE);
+        let config = Config { budget_bytes: 64 * 4096, ..Config::default() };
+        let rig = Rig::configured(MemoryFs::new(), config);
+        let memory = rig.fs.cache().memory();
+        let go_on = rig.hang_tasks();
+        let open = |id| Box::pin(rig.fs.open(&Caller::Own, id, RW));
+        let (mut last, mut waiting) = (None, None);
+        for n in 0..10_000 {
+            let id = rig.make(&format!("f{n}"));
+            let mut opened = open(id);
+            if poll_once(&mut opened).is_pending() {
+                waiting = Some((id, opened));
+                break;
+            }
+            last = Some(id);
+            drop(opened);
+            // As the flusher does some seconds later.
+            rig.fs.shared.clone().close_idle(Instant::now() + CLOSE_AFTER);
+        }
+        let (id, mut waiting) = waiting.expect("opens go on without bound");
+        let over = memory.metadata.bytes() - memory.limits().index_bytes;
+        assert!(over <= 8192, "{over} bytes too many");
+        let mut cancelled = open(rig.make("g"));
+        assert!(poll_once(&mut cancelled).is_pending());
+        drop(cancelled);
+        // One that needs no memory does not wait.
+        assert!(poll_once(open(last.unwrap())).is_ready());
+        assert!(poll_once(&mut waiting).is_pending());
+        drop(go_on);
+        assert_eq!(pollster::block_on(waiting).unwrap().id(), id);
+    }
+
+    #[test]
+    fn a_file_to_be_prepared_for_its_close_can_be_dropped() {
+        let rig = Rig::new();
+        let file = rig.create("f");
+        let mapping = Arc::downgrade(&file.open.mapping);
+        let go_on = rig.hang_tasks();
+        drop(file);
+        let shared = &rig.fs.shared;
+        let alive = shared.dirty.lane.tasks.alive();
+        shared.clone().close_idle(Instant::now() + CLOSE_AFTER);
+        assert!(shared.dirty.lane.tasks.alive() > alive, "it is to be prepared");
+        assert!(shared.drop_oldest_idle());
+        assert_eq!(mapping.strong_count(), 0, "its memory is free");
+        drop(go_on);
+    }
 
     #[test]
     fn tasks_of_a_hanging_store_do_not_pile_up() {

@@ -3,16 +3,18 @@
 //! 1. A mapping is dropped only while nothing is dirty, except that of a file without a name.
 //! 2. Three things outlive it: the lead of its change attribute, an error that no open file got,
 //!    and the note that its data in the store is not synced.
-//! 3. The store's own tasks close the store's file, whichever store the room is made for.
+//! 3. A removal runs to its end even if the caller goes away: the store may carry it out nevertheless.
+//! 4. The store's own tasks close the store's file, whichever store the room is made for. An open of
+//!    the same store waits for them while they have fallen behind and there is no room.
 
-use super::{Entry, FsShared};
+use super::{CachedFs, Entry, FsShared};
 use crate::fs::deferred_close::Idle;
 use crate::mapping::sync::sync_node;
 use crate::memory::metadata::Shrinkable;
 use crate::writeback::node_syncs::SyncBy;
 use std::sync::Arc;
 use weir_base::sync::atomic::Ordering;
-use weir_vfs::{FileId, Result, Unnamed};
+use weir_vfs::{Error, FileId, Result, Unnamed};
 
 impl Shrinkable for FsShared {
     fn oldest_idle(&self) -> Option<u64> {
@@ -67,21 +69,48 @@ impl Shrinkable for FsShared {
     }
 }
 
+impl CachedFs {
+    /// Runs an operation of the store that may remove the last name of a file, whose pages then go.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub(super) async fn removing(
+        &self,
+        operation: impl Future<Output = Result<Option<Unnamed>>> + Send + 'static,
+    ) -> Result<()> {
+        let shared = self.shared.clone();
+        let work = async move {
+            shared.lost_name(operation.await?);
+            Ok(())
+        };
+        crate::tasks::finish(&self.shared.dirty.lane.tasks, work).await
+    }
+}
+
 impl FsShared {
+    /// Makes room for the metadata of one more file.
+    pub(super) async fn make_room(&self) {
+        let memory = self.cache.memory();
+        memory.shrink_metadata();
+        if memory.metadata_is_large() && self.is_behind() {
+            self.dirty.lane.catch_up().await;
+            memory.shrink_metadata();
+        }
+    }
+
     /// Has the store sync what it has of a directory or file.
     ///
     /// # Errors
-    /// Those of the store. A file's mapping keeps them for its open files.
+    /// Those of the store. They are kept for files that are open or opened later: the store tells each
+    /// only once, and this caller may be gone, or not the one whose data was lost.
     pub(super) async fn sync_stored(self: Arc<Self>, id: FileId) -> Result<()> {
         // Before the sync: the file may be opened, written to and closed during it.
         let kept = self.table.lock().unsynced.forget(id);
         let sync = async {
             let synced = sync_node(&*self.store, id).await;
             // Before another sync begins.
-            if let Err(error) = synced
-                && let Some(mapping) = self.live(id)
-            {
-                mapping.note_error(&mut mapping.state.lock(), error);
+            if let Err(error) = synced {
+                self.note_failed_sync(id, error);
             }
             synced
         };
@@ -90,6 +119,17 @@ impl FsShared {
             self.table.lock().unsynced.put_back(id);
         }
         synced
+    }
+
+    fn note_failed_sync(&self, id: FileId, error: Error) {
+        let mut table = self.table.lock();
+        match table.mappings.get(&id).map(|entry| entry.mapping.clone()) {
+            Some(mapping) => mapping.note_error(&mut mapping.state.lock(), error),
+            None => {
+                self.dirty.errors.fetch_add(1, Ordering::SeqCst);
+                table.untold.note(id, error);
+            }
+        }
     }
 
     /// A file has lost a name; if it was the last, and no program has the file open, its pages are
@@ -111,6 +151,41 @@ impl FsShared {
         drop(table);
         if let Some(mapping) = mapping {
             mapping.discard();
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::testing::{Rig, poll_once};
+    use std::pin::Pin;
+    use std::thread::yield_now;
+    use weir_stores::fault::{Call, What};
+    use weir_vfs::{Caller, IoFlags, RenameFlags, Result};
+
+    #[test]
+    fn a_removal_whose_caller_goes_away_drops_the_files_pages() {
+        for call in [Call::Unlink, Call::Rename] {
+            let rig = Rig::new();
+            let (file, _other) = (rig.create("f"), rig.make("g"));
+            file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
+            let id = file.id();
+            drop(file);
+            rig.always(call, What::Hold);
+            let (f, g) = (rig.fs.root().entry(b"f"), rig.fs.root().entry(b"g"));
+            let mut removal: Pin<Box<dyn Future<Output = Result<()>>>> = match call {
+                Call::Unlink => Box::pin(rig.fs.unlink(&Caller::Own, f)),
+                _ => Box::pin(rig.fs.rename(&Caller::Own, g, f, RenameFlags::Replace)),
+            };
+            assert!(poll_once(&mut removal).is_pending());
+            drop(removal);
+            rig.store.clear();
+            rig.store.release();
+            while rig.fs.residency(id).is_some() {
+                yield_now();
+            }
+            rig.until_clean();
+            assert!(pollster::block_on(rig.fs.getattr(id)).is_err(), "the store has removed it");
         }
     }
 }

@@ -11,6 +11,7 @@
 
 pub(crate) mod deferred_close;
 mod gone;
+mod lock;
 pub(crate) mod residency;
 mod unmount;
 mod whole;
@@ -144,26 +145,28 @@ impl CachedFs {
         {
             return Err(Error::AccessDenied);
         }
-        let (mapping, was_idle) = self.mapping(id, access).await?;
+        let (mapping, is_known) = self.mapping(id, access).await?;
         let file = File::new(self.shared.clone(), mapping, access);
         let mapping = &file.open.mapping;
         mapping.upgrade(access).await?;
-        if was_idle {
+        if is_known {
             mapping.getattr().await?;
         }
         Ok(file)
     }
 
-    /// The file's mapping, with one more open counted, and whether it was idle before.
+    /// The file's mapping, with one more open counted, and whether its last look at the store may be older
+    /// than this call: it was idle before, or another caller has entered it meanwhile.
     async fn mapping(&self, id: FileId, access: Access) -> Result<(Arc<Mapping>, bool)> {
         if let Some(found) = self.shared.reopen(id) {
             return Ok(found);
         }
-        self.shared.cache.memory().shrink_metadata();
         let fs = &self.shared;
+        fs.make_room().await;
         let lead = fs.lead.load(Ordering::Relaxed);
         let new = Mapping::open(fs.cache.memory(), &fs.store, &fs.dirty, id, access, lead).await?;
-        Ok((fs.enter(new), false))
+        let (mapping, is_new) = fs.enter(new);
+        Ok((mapping, !is_new))
     }
 
     /// Attributes, dirty data included.
@@ -296,16 +299,16 @@ impl CachedFs {
         mode: CreateMode,
         access: Access,
     ) -> Result<(Created, Option<File>)> {
-        let (Created { attr, created }, made) = self.store().create_open(caller, new, mode).await?;
-        let created = Created { attr: self.shared.overlaid(attr), created };
-        let Some(made) = made else { return Ok((created, None)) };
         let fs = &self.shared;
-        fs.cache.memory().shrink_metadata();
+        fs.make_room().await;
+        let (Created { attr, created }, made) = self.store().create_open(caller, new, mode).await?;
+        let created = Created { attr: fs.overlaid(attr), created };
+        let Some(made) = made else { return Ok((created, None)) };
         let lead = fs.lead.load(Ordering::Relaxed);
         let id = created.attr.id;
         let mapping =
             Mapping::of_open(fs.cache.memory(), &fs.store, &fs.dirty, id, made, lead).await?;
-        let file = File::new(fs.clone(), fs.enter(mapping), access);
+        let file = File::new(fs.clone(), fs.enter(mapping).0, access);
         // Another caller may have opened it first.
         file.open.mapping.upgrade(access).await?;
         if !access.contains(Access::WRITE) {
@@ -356,9 +359,9 @@ impl CachedFs {
     /// # Errors
     /// Those of the store.
     pub async fn unlink(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
-        let unnamed = self.store().unlink_counted(caller, entry).await?;
-        self.shared.lost_name(unnamed);
-        Ok(())
+        let (store, caller) = (self.store().clone(), caller.clone());
+        let (dir, name) = (entry.dir, entry.name.to_vec());
+        self.removing(async move { store.unlink_counted(&caller, dir.entry(&name)).await }).await
     }
 
     /// Removes an empty directory.
@@ -380,9 +383,14 @@ impl CachedFs {
         to: EntryName<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        let unnamed = self.store().rename_counted(caller, from, to, flags).await?;
-        self.shared.lost_name(unnamed);
-        Ok(())
+        let (store, caller) = (self.store().clone(), caller.clone());
+        let (from_dir, from) = (from.dir, from.name.to_vec());
+        let (to_dir, to) = (to.dir, to.name.to_vec());
+        self.removing(async move {
+            let (from, to) = (from_dir.entry(&from), to_dir.entry(&to));
+            store.rename_counted(&caller, from, to, flags).await
+        })
+        .await
     }
 
     /// Makes all changes of directory or file `id` durable, including a file's dirty data. A file
@@ -404,7 +412,7 @@ impl CachedFs {
     /// and data that was written back. Dirty data stays dirty.
     ///
     /// # Errors Those of the store, or of another sync of the file that failed while this call
-    /// waited. Open files still get them.
+    /// waited. Open files still get them, or the file that is opened next.
     pub async fn sync_stored(&self, id: FileId) -> Result<()> {
         let sync = self.shared.clone().sync_stored(id);
         // Runs to its end even if the caller goes away: the file is either synced or noted as
@@ -547,11 +555,12 @@ impl FsShared {
         self.table.lock().reopen(id)
     }
 
-    /// Enters a new mapping, or returns the one that another caller has entered meanwhile.
-    fn enter(&self, new: Arc<Mapping>) -> Arc<Mapping> {
+    /// Enters a new mapping, or returns the one that another caller has entered meanwhile; and whether
+    /// it is the new one.
+    fn enter(&self, new: Arc<Mapping>) -> (Arc<Mapping>, bool) {
         let mut table = self.table.lock();
         if let Some((mapping, _)) = table.reopen(new.id) {
-            return mapping;
+            return (mapping, false);
         }
         new.opens.fetch_add(1, Ordering::Relaxed);
         {
@@ -560,7 +569,7 @@ impl FsShared {
             table.unsynced.pass_on(new.id, &mut state.durability);
         }
         table.mappings.insert(new.id, Entry { mapping: new.clone(), idle_since: None });
-        new
+        (new, true)
     }
 
     /// The store's attributes with the cache's changes applied.

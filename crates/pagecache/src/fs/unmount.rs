@@ -37,13 +37,11 @@ impl CachedFs {
             let untold = mapping.state.lock().errors.untold();
             result = result.and(untold.map_or(Ok(()), Err));
         }
-        let (unsynced, untold) = {
-            let mut table = self.shared.table.lock();
-            (table.unsynced.take(), table.untold.take())
-        };
+        let unsynced = self.shared.table.lock().unsynced.take();
         for id in unsynced {
-            result = result.and(self.shared.clone().sync_stored(id).await);
+            result = result.and(self.sync_stored(id).await);
         }
+        let untold = self.shared.table.lock().untold.take();
         result = result.and(untold.map_or(Ok(()), Err));
         let unmounted = self.store().unmount().await;
         result.and(unmounted)

@@ -1,7 +1,8 @@
 //! Small files that go past the cache: the store writes or reads them whole.
 //!
 //! 1. A file of which the cache may have data is not read past it.
-//! 2. A replaced file that lost its last name loses its pages, as after a rename.
+//! 2. A replaced file that lost its last name loses its pages, as after a rename, even if the caller has
+//!    gone away meanwhile.
 
 use super::CachedFs;
 use weir_vfs::{Attr, Caller, FileId, Result, WholeFile, WholeRead, WholeRequest};
@@ -17,13 +18,29 @@ impl CachedFs {
         dir: FileId,
         file: &WholeFile,
     ) -> Result<Option<Attr>> {
-        let Some(attr) = self.store().put_whole(caller, dir, file).await? else { return Ok(None) };
-        if let Some(replaced) = file.replaced
-            && self.shared.live(replaced).is_some()
-        {
-            self.shared.lost_name(self.store().count_names(replaced).await);
-        }
-        Ok(Some(self.shared.overlaid(attr)))
+        let attr = match file.replaced.filter(|&replaced| self.shared.live(replaced).is_some()) {
+            None => self.store().put_whole(caller, dir, file).await?,
+            Some(replaced) => self.replace_whole(caller, dir, (file, replaced)).await?,
+        };
+        Ok(attr.map(|attr| self.shared.overlaid(attr)))
+    }
+
+    /// [`put_whole`](Self::put_whole) over a file of which the cache may have pages.
+    async fn replace_whole(
+        &self,
+        caller: &Caller,
+        dir: FileId,
+        (file, replaced): (&WholeFile, FileId),
+    ) -> Result<Option<Attr>> {
+        let (shared, caller, file) = (self.shared.clone(), caller.clone(), file.clone());
+        let work = async move {
+            let attr = shared.store.put_whole(&caller, dir, &file).await?;
+            if attr.is_some() {
+                shared.lost_name(shared.store.count_names(replaced).await);
+            }
+            Ok(attr)
+        };
+        crate::tasks::finish(&self.shared.dirty.lane.tasks, work).await
     }
 
     /// Reads a small file whole; see [`get_whole`](weir_vfs::FileSystem::get_whole). `None` also

@@ -7,7 +7,11 @@
 //!    progress, and shown as a change attribute never shown before. A store that counts changes by
 //!    others also reports those that coincide with ours; with other stores the first attributes
 //!    after a change of ours are taken as ours.
-//! 4. A modification time that another program has set is never reset.
+//! 4. So such a store's changes by others may be taken for ours. Until the pages are dropped or proven to
+//!    be current, they are in doubt; the holder of a new lock does not get them.
+//! 5. The store's size applies, even while data of ours is unwritten, if it is larger than ours and
+//!    nothing has made the file shorter since the look began: only others can have written there.
+//! 6. A modification time that another program has set is never reset.
 
 use std::time::{Duration, SystemTime};
 use weir_vfs::Attr;
@@ -33,8 +37,33 @@ pub(crate) struct AttributeOverlay {
     mtime_pending: bool,
     /// The store's count of changes by others, as of the last look.
     others: Option<u64>,
+    /// Whether the store has counted all changes by others between the last two looks.
+    counted: bool,
+    /// A change by others may have been taken for ours, so clean pages may be out of date.
+    doubtful: bool,
+    /// Counts begins and ends of changes of the whole file, and events that made the file shorter.
+    resizes: u64,
     /// Comparing a later look with the last one detects any change in between.
     proven: bool,
+}
+
+/// The state of a file when a look at the store's attributes began.
+#[derive(Clone, Copy)]
+pub(crate) struct Look {
+    generation: u64,
+    resizes: u64,
+}
+
+impl Look {
+    /// Whether no change of ours has begun or ended since then.
+    pub(crate) fn is_current(self, overlay: &AttributeOverlay) -> bool {
+        self.generation == overlay.generation
+    }
+
+    /// Whether nothing has made the file shorter since then.
+    pub(crate) fn tells_size(self, overlay: &AttributeOverlay) -> bool {
+        self.resizes == overlay.resizes
+    }
 }
 
 impl AttributeOverlay {
@@ -50,6 +79,9 @@ impl AttributeOverlay {
             ctime: None,
             mtime_pending: false,
             others,
+            counted: false,
+            doubtful: false,
+            resizes: 0,
             proven: false,
         }
     }
@@ -57,6 +89,28 @@ impl AttributeOverlay {
     /// A counter that advances with every known change of the file in the store.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// What a look at the store's attributes, which begins now, is to be compared with.
+    pub(crate) fn look(&self) -> Look {
+        Look { generation: self.generation, resizes: self.resizes }
+    }
+
+    /// The size may become smaller, or has become smaller: the size of a look that began before says
+    /// nothing about the time after it.
+    pub(crate) fn resizing(&mut self) {
+        self.resizes += 1;
+    }
+
+    /// Whether clean pages may be out of date though no look has shown a change.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.doubtful
+    }
+
+    /// The clean pages that were in doubt are gone: reads may return different data from now on.
+    pub(crate) fn doubts_dropped(&mut self) {
+        self.shown += 1;
+        self.doubtful = false;
     }
 
     /// The lead of the change attribute shown over the store's.
@@ -78,6 +132,7 @@ impl AttributeOverlay {
         self.under_way += 1;
         self.stored = None;
         self.proven = false;
+        self.doubtful = true;
     }
 
     /// It has ended.
@@ -128,8 +183,9 @@ impl AttributeOverlay {
 
     /// Whether the store has counted changes by others since the last look.
     pub(crate) fn others_moved(&mut self, others: Option<u64>) -> bool {
-        let Some(others) = others else { return false };
-        self.others.replace(others).is_some_and(|known| known != others)
+        let known = others.and_then(|others| self.others.replace(others));
+        self.counted = known.is_some();
+        known.is_some_and(|known| Some(known) != others)
     }
 
     /// Whether the store's attributes, read with no change of ours in progress, show a change by
@@ -143,11 +199,13 @@ impl AttributeOverlay {
         let is_old = || SystemTime::now().duration_since(attr.ctime).is_ok_and(|age| age >= PROVEN);
         self.proven = self.others.is_none() || is_old();
         let known = self.stored.replace(attr.change);
+        self.doubtful &= !self.counted;
         if !resized && !moved && known.is_none_or(|known| known == attr.change) {
             return false;
         }
         // A look that began before this one and ends after it is out of date.
         self.generation += 1;
+        self.doubtful = false;
         self.shown = attr.change.max(self.shown + 1);
         self.mtime = None;
         self.ctime = None;

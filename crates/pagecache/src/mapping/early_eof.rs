@@ -106,6 +106,7 @@ impl Mapping {
             return;
         }
         state.stored_size = attr.size;
+        state.overlay.resizing();
         let size = self.size_without(&state);
         let mut edit = self.edit(&mut state);
         let seqcount = self.write_seqcount(&edit);

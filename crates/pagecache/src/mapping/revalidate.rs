@@ -5,17 +5,25 @@
 //!    keeps one.
 //! 2. After such a change, only dirty pages and pages under writeback stay, and no fill in flight
 //!    publishes anything.
-//! 3. The store's file of an idle file is closed only after a look, later than our last change,
+//! 3. The holder of a new lock sees what others had written ([`Mapping::revalidate`]): after the grant,
+//!    a look at the store proves the clean pages to be current, or they are dropped. Data of ours is
+//!    written back before the look, so that it tells changes by others from ours.
+//! 4. The store's file of an idle file is closed only after a look, later than our last change,
 //!    that a later look can be compared with: otherwise a change in between would go unnoticed.
-//! 4. Write access is given up only while no open file may write and nothing is dirty.
+//! 5. Write access is given up only while no open file may write and nothing is dirty.
 
+use crate::mapping::attribute_overlay::Look;
 use crate::mapping::{Mapping, State};
 use crate::mapping::{closed_file, index};
 use crate::ranges::RangeSet;
 use crate::stats::Count;
 use std::sync::Arc;
+use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::{Access, Attr, Caller, OpenFile, Result};
+
+/// How often the holder of a new lock looks at the store while other callers write to the file.
+const LOOKS: u32 = 8;
 
 impl Mapping {
     /// The store's attributes, and its count of changes by others.
@@ -30,32 +38,92 @@ impl Mapping {
 
     /// Attributes, dirty data included.
     pub(crate) async fn getattr(self: &Arc<Self>) -> Result<Attr> {
-        let seen = self.state.lock().overlay.generation();
+        let look = self.state.lock().overlay.look();
         let (mut attr, others) = self.stored_attr().await?;
-        self.overlay(&mut attr, Some(seen), others);
+        self.overlay(&mut attr, Some(look), others);
         Ok(attr)
     }
 
-    /// Applies the cache's state to attributes from the store. `seen`: the generation of our own
-    /// changes before the store was asked, if known. `others`: the store's count of changes by
-    /// others at that time.
-    pub(crate) fn overlay(&self, attr: &mut Attr, seen: Option<u64>, others: Option<u64>) {
+    /// Shows what others had written to the file before the call, as the holder of a lock that was
+    /// just granted expects: drops the clean pages that are not proven to be current.
+    pub(crate) async fn revalidate(self: &Arc<Self>) {
+        for _ in 0..LOOKS {
+            // Open files get the error of what is lost.
+            let _ = self.write_or_lose(0..u64::MAX).await;
+            let look = self.state.lock().overlay.look();
+            let Ok((attr, others)) = self.stored_attr().await else { break };
+            let mut state = self.state.lock();
+            if self.compare(&mut state, &attr, Some(look), others) {
+                if state.overlay.is_doubtful() {
+                    self.invalidate(&mut state, attr.size);
+                    state.overlay.doubts_dropped();
+                }
+                return;
+            }
+        }
+        // Other callers keep writing, or the store does not answer.
+        let _exclusive = self.lock_invalidate().await;
+        self.drop_unproven(&mut self.state.lock());
+    }
+
+    /// Applies the cache's state to attributes from the store. `look`: the state of the file before
+    /// the store was asked, if known. `others`: the store's count of changes by others at that time.
+    pub(crate) fn overlay(&self, attr: &mut Attr, look: Option<Look>, others: Option<u64>) {
         let mut state = self.state.lock();
+        self.compare(&mut state, attr, look, others);
+        state.overlay.present(attr);
+        attr.size = self.size();
+    }
+
+    /// Compares attributes from the store with the known ones; if others have changed the file, what
+    /// they changed applies. Returns whether the attributes show any such change, as nothing of ours
+    /// was in progress.
+    fn compare(
+        &self,
+        state: &mut State,
+        attr: &Attr,
+        look: Option<Look>,
+        others: Option<u64>,
+    ) -> bool {
         let quiet = state.is_clean() && !state.invalidating;
-        let current = quiet && seen == Some(state.overlay.generation());
+        let current = quiet && look.is_some_and(|look| look.is_current(&state.overlay));
         // During a change of the whole file, leave this to the next look.
         let moved = !state.invalidating && state.overlay.others_moved(others);
         let resized = attr.size != self.size();
         if current && state.overlay.changed_outside(attr, resized, moved) {
             self.count(Count::OutsideChanges, 1);
-            self.invalidate(&mut state, attr.size);
-        } else if moved {
-            self.count(Count::OutsideChanges, 1);
-            state.overlay.adopt_others(attr);
-            self.drop_unproven(&mut state);
+            self.invalidate(state, attr.size);
+        } else {
+            let tells_size = look.is_some_and(|look| look.tells_size(&state.overlay));
+            let grown = !state.invalidating && tells_size && self.grow(state, attr.size);
+            if moved || grown {
+                self.count(Count::OutsideChanges, 1);
+                state.overlay.adopt_others(attr);
+                self.drop_unproven(state);
+            }
         }
-        state.overlay.present(attr);
-        attr.size = self.size();
+        current
+    }
+
+    /// Others have made the file longer, if `size` is more than the known one: adopts it. Not while
+    /// the page at the known end is unwritten: its zeros would be written over their data.
+    fn grow(&self, state: &mut State, size: u64) -> bool {
+        let known = self.size();
+        let tail = known / PAGE_SIZE as u64;
+        let is_cut = !known.is_multiple_of(PAGE_SIZE as u64);
+        let unwritten = is_cut
+            && (state.dirty.contains(tail) || state.writeback_of(&(tail..tail + 1)).is_some());
+        if size <= known || unwritten {
+            return false;
+        }
+        let mut edit = self.edit(state);
+        let seqcount = self.write_seqcount(&edit);
+        edit.replace(tail..u64::MAX, index::Replacement::Empty);
+        seqcount.set_size(size);
+        drop(seqcount);
+        edit.finish();
+        state.stored_size = state.stored_size.max(size);
+        true
     }
 
     /// Drops every clean page and every hole, and sets the size: another program has changed the
@@ -68,6 +136,7 @@ impl Mapping {
         drop(seqcount);
         edit.finish();
         state.stored_size = size;
+        state.overlay.resizing();
     }
 
     /// Drops pages while others are dirty or under writeback: those stay, and so does the size.

@@ -43,6 +43,7 @@ impl Drop for Noted<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.overlay.end();
+        state.overlay.resizing();
         state.durability.changed();
     }
 }
@@ -232,7 +233,11 @@ impl Mapping {
         change: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         self.disown_fills(invalidate_lock);
-        self.state.lock().overlay.begin();
+        {
+            let mut state = self.state.lock();
+            state.overlay.begin();
+            state.overlay.resizing();
+        }
         // Also if the store panics, or the caller goes away.
         let _noted = Noted(self);
         change.await

@@ -308,6 +308,7 @@ impl Mapping {
             if size < self.size() {
                 edit.replace(size.div_ceil(PAGE_SIZE as u64)..u64::MAX, Replacement::Empty);
                 seqcount.set_size(size);
+                edit.state.overlay.resizing();
             }
         }
         edit.finish();

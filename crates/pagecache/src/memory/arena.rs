@@ -597,4 +597,50 @@ mod tests {
             assert_eq!(arena.free_frames(), 101);
         }
     }
+    #[test]
+    fn a_lower_limit_holds_until_frames_are_returned_and_a_higher_one_at_once() {
+        let arena = Arc::new(Arena::new(10, 11).unwrap());
+        let mut all = arena.take(10, 10).unwrap();
+        let frames: Vec<_> = (0..10).map(|index| all.publish(index, 0, PAGE_SIZE)).collect();
+        assert!(arena.take(1, 1).is_none(), "none is free");
+        arena.set_limit(4);
+        assert_eq!((arena.frames(), arena.used_frames(), arena.free_frames()), (4, 10, 0));
+        assert_eq!(arena.release_above(), frames[4..]);
+        assert_eq!(arena.unpin(frames[4..].iter().copied()), 6);
+        assert!(arena.take(1, 1).is_none(), "as many are used as may be");
+        assert!(arena.release_above().is_empty());
+        assert_eq!(arena.unpin([frames[3]].into_iter()), 1);
+        let one = arena.take(5, 1).unwrap();
+        assert_eq!(one.runs().collect::<Vec<_>>(), [(frames[3], 1)]);
+        drop(one);
+        for (limit, frames) in [(0, 1), (100, 11), (11, 11)] {
+            arena.set_limit(limit);
+            assert_eq!(arena.frames(), frames);
+        }
+        assert!(arena.take(9, 9).is_none(), "three are used");
+        let mut rest = arena.take(9, 8).unwrap();
+        assert_eq!(rest.len(), 8);
+        rest.truncate(8);
+        assert_eq!(arena.free_frames(), 0);
+        rest.truncate(7);
+        assert_eq!((rest.len(), arena.free_frames()), (7, 1));
+        let returns = arena.returns();
+        rest.truncate(7);
+        assert_eq!(arena.returns(), returns, "nothing was returned");
+    }
+
+    #[test]
+    #[should_panic(expected = "at + bytes.len() <= PAGE_SIZE")]
+    fn bytes_that_do_not_fit_in_a_frame_are_refused() {
+        let arena = Arc::new(Arena::new(2, 2).unwrap());
+        arena.take(2, 2).unwrap().write(0, PAGE_SIZE - 1, b"ab");
+    }
+
+    #[test]
+    fn adjacent_frames_are_joined() {
+        let frames = [3, 4, 5, 7, 9, 8].map(FrameNo);
+        let joined: Vec<_> = runs(&frames).map(|(first, count)| (first.0, count)).collect();
+        assert_eq!(joined, [(3, 3), (7, 1), (9, 1), (8, 1)]);
+        assert_eq!(runs(&[]).count(), 0);
+    }
 }

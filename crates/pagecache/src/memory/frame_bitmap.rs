@@ -108,3 +108,66 @@ impl FrameBitmap {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn take(bitmap: &mut FrameBitmap, count: u32) -> Vec<u32> {
+        let mut taken = Vec::new();
+        bitmap.take(count as usize, &mut taken);
+        taken.into_iter().map(|frame| frame.0).collect()
+    }
+
+    #[test]
+    fn each_frame_is_handed_out_once_also_where_the_last_words_are_partly_filled() {
+        const WORD: u32 = 64;
+        const SUMMARY: u32 = 64 * 64;
+        for edge in [WORD, SUMMARY, 2 * SUMMARY] {
+            for frames in [edge - 1, edge, edge + 1, edge + WORD, edge + WORD + 1] {
+                let mut bitmap = FrameBitmap::new(frames, frames);
+                let mut all = take(&mut bitmap, frames - 1);
+                assert_eq!((bitmap.available(), bitmap.used()), (1, frames - 1));
+                assert!(bitmap.is_free(FrameNo(frames - 1)));
+                all.extend(take(&mut bitmap, 1));
+                assert!(all.into_iter().eq(0..frames), "{frames} frames");
+                assert_eq!((bitmap.available(), bitmap.used()), (0, frames));
+                assert!(!bitmap.is_free(FrameNo(frames - 1)));
+            }
+        }
+    }
+
+    #[test]
+    fn the_lowest_free_frames_go_first() {
+        const FRAMES: u32 = 64 * 64 + 70;
+        let mut bitmap = FrameBitmap::new(FRAMES, FRAMES);
+        take(&mut bitmap, FRAMES);
+        // Each in another word of the bitmap or of the summary; the last one is behind the hint.
+        for frame in [FRAMES - 1, 64 * 64, 64 * 64 - 1, 64, 63, 0] {
+            bitmap.put(FrameNo(frame));
+        }
+        assert_eq!(take(&mut bitmap, 3), [0, 63, 64]);
+        bitmap.put(FrameNo(1));
+        assert_eq!(take(&mut bitmap, 4), [1, 64 * 64 - 1, 64 * 64, FRAMES - 1]);
+        assert_eq!(bitmap.used(), FRAMES);
+    }
+
+    #[test]
+    fn frames_above_the_limit_have_memory_only_if_they_were_handed_out() {
+        let mut bitmap = FrameBitmap::new(200, 100);
+        assert_eq!(bitmap.above(), 100..100, "never handed out");
+        take(&mut bitmap, 100);
+        bitmap.set_limit(30);
+        assert_eq!((bitmap.above(), bitmap.available()), (30..100, 0));
+        bitmap.released_above();
+        assert_eq!(bitmap.above(), 30..30);
+        // Frames below the limit still have theirs.
+        bitmap.set_limit(20);
+        assert_eq!(bitmap.above(), 20..30);
+        bitmap.set_limit(101);
+        assert_eq!((bitmap.above(), bitmap.available()), (101..101, 1));
+        assert_eq!(take(&mut bitmap, 1), [100]);
+        bitmap.set_limit(0);
+        assert_eq!(bitmap.above(), 0..101);
+    }
+}

@@ -7,7 +7,9 @@
 //!    written.
 //! 2. Open files are not bounded. Index nodes compensate for them only down to a quarter of the
 //!    share; otherwise a cache with many open files would keep no pages at all.
-//! 3. A call does a bounded amount of work, since an operation waits for it; the next call
+//! 3. A store's tasks close the files that are dropped. Callers that open files of a store faster than
+//!    that wait for these tasks while there is no room (`FsShared::make_room`).
+//! 4. A call does a bounded amount of work, since an operation waits for it; the next call
 //!    continues.
 
 use crate::memory::Memory;
@@ -28,10 +30,14 @@ impl Memory {
         self.metadata.nodes.load(Ordering::Relaxed) > share / 4 && self.metadata.bytes() > share
     }
 
+    /// Whether the share is exceeded.
+    pub(crate) fn metadata_is_large(&self) -> bool {
+        self.metadata.bytes() > self.limits().index_bytes
+    }
+
     /// Frees memory if the share is exceeded. The caller holds no lock.
     pub(crate) fn shrink_metadata(&self) {
-        let exceeded = || self.metadata.bytes() > self.limits().index_bytes;
-        if !exceeded() {
+        if !self.metadata_is_large() {
             return;
         }
         let Some(mut cursor) = self.metadata.cursor.try_lock() else { return };
@@ -42,7 +48,7 @@ impl Memory {
             let able = stores.iter().filter(|store| !store.is_behind());
             let oldest = able.filter_map(|store| Some((store.oldest_idle()?, store)));
             let Some((_, store)) = oldest.min_by_key(|&(tick, _)| tick) else { break };
-            if !exceeded() {
+            if !self.metadata_is_large() {
                 break;
             }
             dropped |= store.drop_oldest_idle();

@@ -81,12 +81,17 @@ impl Untold {
     /// The file's mapping is about to be dropped. If there are too many files, only the log has the
     /// error.
     pub(crate) fn keep(&mut self, id: FileId, errors: &WriteErrors) {
-        match errors.untold() {
-            Some(error) if self.files.len() < UNTOLD_FILES => _ = self.files.insert(id, error),
-            Some(error) => {
-                tracing::error!("an error of file {} is reported to no open file: {error}", id.ino)
-            }
-            None => {}
+        if let Some(error) = errors.untold() {
+            self.note(id, error);
+        }
+    }
+
+    /// An error of a file without a mapping.
+    pub(crate) fn note(&mut self, id: FileId, error: Error) {
+        if self.files.len() < UNTOLD_FILES {
+            self.files.insert(id, error);
+        } else {
+            tracing::error!("an error of file {} is reported to no open file: {error}", id.ino);
         }
     }
 

@@ -24,8 +24,8 @@ use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicBool, Ordering};
 use weir_vfs::OpenFile;
 
-/// Unfinished tasks of a store at which no file is dropped to make room for other stores, and none
-/// is prepared for its close.
+/// Unfinished tasks of a store at which no file is dropped to make room for others, and none is
+/// prepared for its close.
 const BACKLOG: usize = 1024;
 
 /// A mounted store's idle files, as its flusher sees them.
@@ -123,6 +123,11 @@ impl Lane {
     /// Whether the store's backlog is so long that nothing may be added to make room for others.
     pub(crate) fn is_behind(&self) -> bool {
         self.room_for_tasks() == 0
+    }
+
+    /// Waits while the backlog is so long.
+    pub(crate) async fn catch_up(&self) {
+        self.tasks.room_below(BACKLOG).await;
     }
 
     /// Number of deferrable tasks that may be added now.

@@ -221,6 +221,22 @@ mod tests {
     }
 
     #[test]
+    fn an_abandoned_sync_of_a_closed_file_keeps_its_error() {
+        let (rig, id) = without_mapping(true);
+        hold_syncs(&rig);
+        let mut sync = Box::pin(rig.fs.sync_node(id));
+        assert!(poll_once(&mut sync).is_pending());
+        drop(sync);
+        release_all(&rig);
+        while rig.fs.write_errors() == 0 {
+            std::thread::yield_now();
+        }
+        let file = rig.open(id);
+        assert_eq!(file.sync(true), Err(Error::Io), "the store tells it only once");
+        assert_eq!(file.sync(true), Ok(()));
+    }
+
+    #[test]
     fn a_mapping_is_not_dropped_while_its_file_is_synced() {
         let rig = Rig::new();
         let file = rig.create("f");
