@@ -118,10 +118,13 @@ impl Mounted {
 
     /// Releases locks, if there are any.
     pub(super) async fn unlock(&self, node: u64, owner: LockOwner, range: LockRange) {
-        if let Some(file) = self.nodes.locks(node)
-            && let Err(error) = file.unlock(owner, range).await
-        {
-            tracing::warn!("cannot release a lock: {error}");
+        if let Some(file) = self.nodes.locks(node) {
+            if let Ok(id) = self.nodes.file(node) {
+                self.fs.write_back(id).await;
+            }
+            if let Err(error) = file.unlock(owner, range).await {
+                tracing::warn!("cannot release a lock: {error}");
+            }
         }
         if range == LockRange::ALL {
             self.nodes.note_unlocked(node, owner);
@@ -143,6 +146,7 @@ impl Mounted {
 
     /// Makes both caches drop what others have changed.
     async fn see_others(&self, node: u64, open: &OpenFile) {
+        self.fs.revalidate(open.file.id()).await;
         match open.file.getattr().await {
             Ok(attr) if self.nodes.is_opened_at(node, attr.change) => {}
             // Noted when they are dropped: who asks meanwhile drops them, too, and waits for it.

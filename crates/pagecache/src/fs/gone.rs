@@ -109,8 +109,10 @@ impl FsShared {
         let sync = async {
             let synced = sync_node(&*self.store, id).await;
             // Before another sync begins.
-            if let Err(error) = synced {
-                self.note_failed_sync(id, error);
+            match synced {
+                // The store has not tried.
+                Ok(()) | Err(Error::WouldBlock | Error::TooManyOpen | Error::OutOfMemory) => {}
+                Err(error) => self.note_failed_sync(id, kept, error),
             }
             synced
         };
@@ -121,10 +123,13 @@ impl FsShared {
         synced
     }
 
-    fn note_failed_sync(&self, id: FileId, error: Error) {
+    /// Keeps the error of a sync; of a file that is not in the cache only if it `was_unsynced`: nothing else of it can
+    /// be lost.
+    fn note_failed_sync(&self, id: FileId, was_unsynced: bool, error: Error) {
         let mut table = self.table.lock();
         match table.mappings.get(&id).map(|entry| entry.mapping.clone()) {
             Some(mapping) => mapping.note_error(&mut mapping.state.lock(), error),
+            None if !was_unsynced => {}
             None => {
                 self.dirty.errors.fetch_add(1, Ordering::SeqCst);
                 table.untold.note(id, error);

@@ -3,13 +3,22 @@
 //!
 //! 1. The holder of a new lock sees what others wrote under theirs: the caller has the file
 //!    [revalidated](CachedFs::revalidate) after the grant, and before it tells of the grant.
-//! 2. What was written under a lock is in the store before the next holder looks for it: the caller
-//!    [writes it back](crate::File::write_back_async) before the lock is released, or becomes a shared one.
+//! 2. What was written under a lock is in the store before the next holder looks for it: the caller has it
+//!    [written back](CachedFs::write_back) before the lock is released, or becomes a shared one.
+//! 3. Pages are written whole: ranges that share a page are not protected from each other.
 
 use super::CachedFs;
 use weir_vfs::FileId;
 
 impl CachedFs {
+    /// Writes a file's dirty data back to its store, and waits until all of it is written or lost: nothing that was
+    /// dirty reaches the store after this. Open files get the error of what is lost.
+    pub async fn write_back(&self, id: FileId) {
+        if let Some(mapping) = self.shared.live(id) {
+            let _ = mapping.write_or_lose(0..u64::MAX).await;
+        }
+    }
+
     /// Makes later reads return what other programs had written to a file's store before this call. This
     /// writes back dirty data, looks at the store, and drops pages that this does not prove to be current.
     pub async fn revalidate(&self, id: FileId) {
@@ -26,7 +35,7 @@ mod tests {
     use pollster::block_on;
     use weir_stores::fault::{Call, What};
     use weir_stores::memory::MemoryFs;
-    use weir_vfs::IoFlags;
+    use weir_vfs::{Error, IoFlags};
 
     const NONE: IoFlags = IoFlags::empty();
 
@@ -52,7 +61,7 @@ mod tests {
     fn locked<T>(rig: &Rig, file: &File, work: impl FnOnce(&File) -> T) -> T {
         block_on(rig.fs.revalidate(file.id()));
         let done = work(file);
-        block_on(file.write_back_async()).unwrap();
+        block_on(rig.fs.write_back(file.id()));
         done
     }
 
@@ -99,11 +108,32 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_written_after_a_release_although_other_data_was_lost() {
+        let Shared { ours, our_file, .. } = Shared::new();
+        locked(&ours, &our_file, |file| file.write_at(&[1; 12_288], 0, NONE).unwrap());
+        ours.always(Call::Write, What::Hold);
+        our_file.write_at(&[2; 10], 0, NONE).unwrap();
+        our_file.write_at(&[2; 10], 8192, NONE).unwrap();
+        let mut release = Box::pin(ours.fs.write_back(our_file.id()));
+        while ours.store.held() < 2 {
+            assert!(poll_once(&mut release).is_pending());
+            std::thread::yield_now();
+        }
+        // What is lost of one page says nothing of the other.
+        our_file.open.mapping.note_error(&mut our_file.open.mapping.state.lock(), Error::NoSpace);
+        assert!(poll_once(&mut release).is_pending());
+        ours.store.clear();
+        ours.store.release();
+        block_on(release);
+        assert!(our_file.open.mapping.state.lock().is_clean());
+    }
+
+    #[test]
     fn a_store_that_does_not_answer_proves_no_page() {
         let Shared { ours, theirs, our_file, their_file } = Shared::new();
         locked(&ours, &our_file, |file| file.write_at(&[1; 4096], 0, NONE).unwrap());
         locked(&theirs, &their_file, |file| file.write_at(&[2; 10], 100, NONE).unwrap());
-        ours.always(Call::Getattr, What::Fail(weir_vfs::Error::Io));
+        ours.always(Call::Getattr, What::Fail(Error::Io));
         block_on(ours.fs.revalidate(our_file.id()));
         assert_eq!(read(&our_file, 100, 1), [2]);
     }

@@ -19,7 +19,16 @@ impl CachedFs {
         file: &WholeFile,
     ) -> Result<Option<Attr>> {
         let attr = match file.replaced.filter(|&replaced| self.shared.live(replaced).is_some()) {
-            None => self.store().put_whole(caller, dir, file).await?,
+            None => {
+                let attr = self.store().put_whole(caller, dir, file).await?;
+                // It may have been opened meanwhile.
+                if let (Some(replaced), Some(_)) = (file.replaced, &attr)
+                    && self.shared.live(replaced).is_some()
+                {
+                    self.shared.lost_name(self.store().count_names(replaced).await);
+                }
+                attr
+            }
             Some(replaced) => self.replace_whole(caller, dir, (file, replaced)).await?,
         };
         Ok(attr.map(|attr| self.shared.overlaid(attr)))

@@ -216,12 +216,19 @@ impl AttributeOverlay {
     /// Another program has changed the file, whose attributes in the store are `attr`, while data
     /// of ours was not written yet.
     pub(crate) fn adopt_others(&mut self, attr: &Attr) {
+        // A look that began before this one and ends after it is out of date.
+        self.generation += 1;
         self.shown = attr.change.max(self.shown + 1);
         if self.mtime.is_some_and(|ours| ours <= attr.mtime) {
             self.mtime = None;
             self.mtime_pending = false;
         }
         self.ctime = None;
+    }
+
+    /// Pages were dropped that may or may not have been current: who compares change attributes drops his, too.
+    pub(crate) fn show_doubt(&mut self) {
+        self.shown += 1;
     }
 
     /// The store's file is about to be closed; the next one starts its count anew.

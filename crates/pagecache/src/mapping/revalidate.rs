@@ -63,7 +63,9 @@ impl Mapping {
         }
         // Other callers keep writing, or the store does not answer.
         let _exclusive = self.lock_invalidate().await;
-        self.drop_unproven(&mut self.state.lock());
+        let mut state = self.state.lock();
+        self.drop_unproven(&mut state);
+        state.overlay.show_doubt();
     }
 
     /// Applies the cache's state to attributes from the store. `look`: the state of the file before
