@@ -87,6 +87,15 @@ mod core {
     }
 
     #[test]
+    fn a_frame_is_not_reused_while_a_reader_that_enters_again_may_see_it() {
+        let reader = |world: &World| {
+            world.read(&world.domain.enter());
+            world.read(&world.domain.enter());
+        };
+        check(4, reader, None);
+    }
+
+    #[test]
     fn a_frame_is_not_reused_while_two_threads_advance_the_epoch() {
         let advance = |world: &World| {
             world.domain.advance();

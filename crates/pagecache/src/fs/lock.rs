@@ -62,7 +62,23 @@ mod tests {
         block_on(rig.fs.revalidate(file.id()));
         let done = work(file);
         block_on(rig.fs.write_back(file.id()));
+        // Sets the times as well, which the flusher would do at some later time.
+        block_on(file.sync_async(true)).unwrap();
         done
+    }
+
+    /// Waits until the flusher has looked at the file: a task of it that sets the times would be a change of
+    /// the whole file, which waits for writes.
+    fn until_settled(rig: &Rig, file: &File) {
+        let lane = &rig.fs.shared.dirty.lane;
+        let is_queued = || {
+            let state = file.open.mapping.state.lock();
+            state.listed.is_some() || state.settle_queued
+        };
+        while is_queued() || lane.tasks.alive() > 0 {
+            lane.kick();
+            std::thread::yield_now();
+        }
     }
 
     fn read(file: &File, offset: u64, len: usize) -> Vec<u8> {
@@ -90,10 +106,14 @@ mod tests {
     #[test]
     fn a_change_that_looked_like_ours_is_seen_under_a_lock() {
         let Shared { ours, theirs, our_file, their_file } = Shared::new();
-        locked(&ours, &our_file, |file| file.write_at(&[1; 4096], 0, NONE).unwrap());
+        // The flusher does not set the times, which would be a look.
+        let go_on = ours.hang_tasks();
+        our_file.write_at(&[1; 4096], 0, NONE).unwrap();
+        block_on(our_file.write_back_async()).unwrap();
         locked(&theirs, &their_file, |file| file.write_at(&[2; 10], 100, NONE).unwrap());
         // The first look after our write: all of the change may be ours.
         block_on(our_file.getattr()).unwrap();
+        drop(go_on);
         let seen = locked(&ours, &our_file, |file| {
             file.write_at(&[3], 0, NONE).unwrap();
             read(file, 99, 3)
@@ -145,6 +165,7 @@ mod tests {
             let Shared { ours, theirs, our_file, their_file } = Shared::new();
             let end = 8192 + cut;
             locked(&ours, &our_file, |file| file.write_at(&vec![1; end], 0, NONE).unwrap());
+            until_settled(&ours, &our_file);
             ours.always(Call::Write, What::Hold);
             our_file.write_at(&[2; 4096], 0, NONE).unwrap();
             let mut sync = Box::pin(our_file.sync_async(true));

@@ -226,11 +226,6 @@ impl AttributeOverlay {
         self.ctime = None;
     }
 
-    /// Pages were dropped that may or may not have been current: who compares change attributes drops his, too.
-    pub(crate) fn show_doubt(&mut self) {
-        self.shown += 1;
-    }
-
     /// The store's file is about to be closed; the next one starts its count anew.
     pub(crate) fn close(&mut self) {
         self.others = None;

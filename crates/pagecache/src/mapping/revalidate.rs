@@ -13,6 +13,7 @@
 //! 5. Write access is given up only while no open file may write and nothing is dirty.
 
 use crate::mapping::attribute_overlay::Look;
+use crate::mapping::invalidate_lock::InvalidateLock;
 use crate::mapping::{Mapping, State};
 use crate::mapping::{closed_file, index};
 use crate::ranges::RangeSet;
@@ -22,7 +23,7 @@ use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::{Access, Attr, Caller, OpenFile, Result};
 
-/// How often the holder of a new lock looks at the store while other callers write to the file.
+/// How often the holder of a new lock tries to look at the store with nothing of ours unwritten.
 const LOOKS: u32 = 8;
 
 impl Mapping {
@@ -47,57 +48,60 @@ impl Mapping {
     /// Shows what others had written to the file before the call, as the holder of a lock that was
     /// just granted expects: drops the clean pages that are not proven to be current.
     pub(crate) async fn revalidate(self: &Arc<Self>) {
-        for _ in 0..LOOKS {
+        for left in (0..LOOKS).rev() {
             // Open files get the error of what is lost.
             let _ = self.write_or_lose(0..u64::MAX).await;
-            let look = self.state.lock().overlay.look();
-            let Ok((attr, others)) = self.stored_attr().await else { break };
-            let mut state = self.state.lock();
-            if self.compare(&mut state, &attr, Some(look), others) {
-                if state.overlay.is_doubtful() {
-                    self.invalidate(&mut state, attr.size);
-                    state.overlay.doubts_dropped();
-                }
-                return;
+            // No change of ours is in progress during the look.
+            let exclusive = self.lock_invalidate().await;
+            if left > 0 && !self.state.lock().is_clean() {
+                continue;
             }
+            let look = self.state.lock().overlay.look();
+            let stored = self.stored_attr().await;
+            let mut state = self.state.lock();
+            let current = stored.is_ok_and(|(attr, others)| {
+                self.compare(&mut state, &attr, Some((look, Some(&exclusive))), others)
+            });
+            if !current || state.overlay.is_doubtful() {
+                self.drop_unproven(&mut state);
+                state.overlay.doubts_dropped();
+            }
+            return;
         }
-        // Other callers keep writing, or the store does not answer.
-        let _exclusive = self.lock_invalidate().await;
-        let mut state = self.state.lock();
-        self.drop_unproven(&mut state);
-        state.overlay.show_doubt();
     }
 
     /// Applies the cache's state to attributes from the store. `look`: the state of the file before
     /// the store was asked, if known. `others`: the store's count of changes by others at that time.
     pub(crate) fn overlay(&self, attr: &mut Attr, look: Option<Look>, others: Option<u64>) {
         let mut state = self.state.lock();
-        self.compare(&mut state, attr, look, others);
+        self.compare(&mut state, attr, look.map(|look| (look, None)), others);
         state.overlay.present(attr);
         attr.size = self.size();
     }
 
     /// Compares attributes from the store with the known ones; if others have changed the file, what
     /// they changed applies. Returns whether the attributes show any such change, as nothing of ours
-    /// was in progress.
+    /// was in progress. `look`: as in [`overlay`](Self::overlay), and the lock if it was held.
     fn compare(
         &self,
         state: &mut State,
         attr: &Attr,
-        look: Option<Look>,
+        look: Option<(Look, Option<&InvalidateLock>)>,
         others: Option<u64>,
     ) -> bool {
-        let quiet = state.is_clean() && !state.invalidating;
-        let current = quiet && look.is_some_and(|look| look.is_current(&state.overlay));
+        let held = look.is_some_and(|(_, held)| held.is_some());
+        let changing = state.invalidating && !held;
+        let quiet = state.is_clean() && !changing;
+        let current = quiet && look.is_some_and(|(look, _)| look.is_current(&state.overlay));
         // During a change of the whole file, leave this to the next look.
-        let moved = !state.invalidating && state.overlay.others_moved(others);
+        let moved = !changing && state.overlay.others_moved(others);
         let resized = attr.size != self.size();
         if current && state.overlay.changed_outside(attr, resized, moved) {
             self.count(Count::OutsideChanges, 1);
             self.invalidate(state, attr.size);
         } else {
-            let tells_size = look.is_some_and(|look| look.tells_size(&state.overlay));
-            let grown = !state.invalidating && tells_size && self.grow(state, attr.size);
+            let tells_size = look.is_some_and(|(look, _)| look.tells_size(&state.overlay));
+            let grown = !changing && tells_size && self.grow(state, attr.size);
             if moved || grown {
                 self.count(Count::OutsideChanges, 1);
                 state.overlay.adopt_others(attr);

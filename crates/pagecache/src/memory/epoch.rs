@@ -142,14 +142,15 @@ impl Domain {
     }
 }
 
-/// Makes the entry visible before any later load of this thread.
+/// Makes the entry visible before any later load of this thread. It also releases the thread's earlier
+/// loads: another thread may see this entry, and never see that this one had left an earlier epoch.
 #[inline]
 fn announce(line: &AtomicU64, moment: u64) {
     if cfg!(all(target_arch = "x86_64", not(any(loom, shuttle, miri)))) {
         // On x86 a locked exchange is a full barrier, and cheaper than a store with `mfence`.
         line.swap(moment, Ordering::SeqCst);
     } else {
-        line.store(moment, Ordering::Relaxed);
+        line.store(moment, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 }

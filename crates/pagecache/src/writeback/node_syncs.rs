@@ -141,9 +141,9 @@ mod tests {
     use std::task::Poll;
     use weir_stores::fault::{Call, Fault, Rule, What, When};
     use weir_stores::memory::MemoryFs;
-    use weir_vfs::{Caller, Error, FileId};
+    use weir_vfs::{Caller, Error, FileId, IoFlags};
 
-    /// A file of which the cache has no mapping, over a disk that fails its first sync by id.
+    /// A file whose data is not synced and of which the cache has no mapping, over a disk that fails its first sync by id.
     fn without_mapping(fails: bool) -> (Rig, FileId) {
         let disk = Fault::over(MemoryFs::new(), 1);
         if fails {
@@ -151,7 +151,12 @@ mod tests {
             disk.add(Rule { call: Call::SyncNode, when: When::Nth(0), what });
         }
         let rig = Rig::over(disk);
-        let id = rig.create("f").id();
+        let file = rig.create("f");
+        file.write_at(&[1], 0, IoFlags::empty()).unwrap();
+        pollster::block_on(file.write_back_async()).unwrap();
+        let id = file.id();
+        drop(file);
+        rig.until_clean();
         assert!(rig.fs.shared.drop_oldest_idle());
         (rig, id)
     }
