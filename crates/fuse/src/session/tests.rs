@@ -5,6 +5,7 @@ mod locks;
 use crate::mounted::Settings;
 use crate::session::Session;
 use crate::wire::abi::{self, InHeader, OutHeader, opcode};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
@@ -36,6 +37,9 @@ impl Kernel {
         let pair =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (socket, device) = pair.unwrap();
+        // A reply that does not come fails the test.
+        let patience = Some(Duration::from_secs(60));
+        set_socket_timeout(&socket, Timeout::Recv, patience).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()

@@ -194,23 +194,24 @@ impl LocalFs {
         found: &Statx,
         NewMode { mode, masked }: NewMode,
     ) -> Result<bool> {
-        let kind = kind_of(found);
-        if kind == FileKind::Symlink {
+        if kind_of(found) == FileKind::Symlink {
             return Ok(false);
         }
+        let is_dir = kind_of(found) == FileKind::Directory;
         let chmod =
             |mode| set_mode(made, &SetAttr { mode: Some(mode), ..SetAttr::default() }, caller);
         let now = u32::from(found.stx_mode) & 0o7777;
         let unmasked = now | masked;
         if unmasked != now {
             // From a mode that is set by a caller who is not in the file's group, the kernel removes
-            // set-group-ID, also if the directory has passed it on. So the process adds the other
-            // bits in its own name, to a file of the caller's.
+            // set-group-ID, also if the parent has passed it on. So the process adds the other bits
+            // in its own name, to a directory of the caller's: there the bit gives no rights.
             let is_callers = matches!(caller, Caller::As(cred) if cred.uid == found.stx_uid);
-            let _as_caller = if is_callers { None } else { Some(self.identity.assume(caller)?) };
+            let as_caller = || self.identity.assume(caller).map(Some);
+            let _as_caller = if is_dir && is_callers { None } else { as_caller()? };
             chmod(unmasked)?;
         }
-        let asked = if kind == FileKind::Directory { mode & 0o2000 } else { 0 };
+        let asked = if is_dir { mode & 0o2000 } else { 0 };
         if asked & !unmasked != 0 {
             let _as_caller = self.identity.assume(caller)?;
             chmod(unmasked | asked)?;
