@@ -111,10 +111,13 @@ impl Protocol for V4 {
     }
 
     async fn statfs(&self, cred: &OpaqueAuth, root: &Handle) -> Result<FsStat> {
-        let mut wanted = super::attr::SPACE;
-        if self.minor >= 2 {
-            wanted = wanted.union(super::attr::SHARED);
-        }
+        let wanted = match self.minor {
+            2.. => super::attr::SPACE.union(super::attr::SHARED),
+            _ => super::attr::SPACE,
+        };
+        // Servers have been seen to fail for those that they do not support.
+        let supported = self.about().and_then(|about| about.supported);
+        let wanted = supported.map_or(wanted, |supported| wanted.intersection(supported));
         let ops = [putfh(root), getattr(wanted)];
         let attrs = take!(self, self.call(cred, "GETATTR", &ops).await?, Getattr)?;
         Ok(super::attr::space(&attrs))
