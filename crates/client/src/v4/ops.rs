@@ -11,7 +11,7 @@ use crate::protocol::{
     WriteRequest, Written,
 };
 use crate::transport::{Connection, ReadTarget};
-use crate::v4::state::open_state::is_gone;
+use crate::v4::state::open_state::{is_gone, open_state};
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -371,6 +371,11 @@ impl Protocol for V4 {
         range: LockRange,
     ) -> Result<()> {
         self.unlock_range(open, owner, range).await
+    }
+
+    fn locks_held(&self, open: &OpenContext, owner: OpenLockOwner, range: LockRange) -> Vec<Lock> {
+        let state = open_state(open);
+        state.map_or(Vec::new(), |state| state.known.lock().locks.held.within(&owner, range))
     }
 
     async fn release_lock_owner(&self, open: &OpenContext, owner: OpenLockOwner) {
