@@ -560,6 +560,35 @@ async fn unpolled_reads_do_not_stop_other_requests() {
 }
 
 #[tokio::test]
+async fn a_dropped_file_sends_writes_that_wait_for_their_turn() {
+    let served = Served::start();
+    let between = Between::to(served.addr).await;
+    let export = connect(between.addr, "vers=4.1").await;
+    export.write("busy", "data").await.unwrap();
+    let busy = export.open("busy").await.unwrap();
+    let mut file = export.create("file").await.unwrap();
+    let arrived = between.cut_at(OpCode::Read);
+    // Every turn of the mount is taken by a read that the server does not get yet.
+    let mut reads: Vec<_> = (0..300).map(|_| Box::pin(maybe_done(busy.read_at(0, 4)))).collect();
+    poll_each_once(&mut reads).await;
+    arrived.await;
+    let written = pattern((1 << 20) + 1);
+    file.write_all(&written).await.unwrap();
+    drop(file);
+    between.go_on();
+    for read in reads {
+        read.await;
+    }
+    let direct = connect(served.addr, "vers=4.1").await;
+    let sent = async {
+        while direct.read("file").await.unwrap() != written {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), sent).await.expect("a write is lost");
+}
+
+#[tokio::test]
 async fn unpolled_calls_do_not_stop_other_calls() {
     let served = Served::start();
     let export = connect(served.addr, "vers=3,actimeo=0").await;

@@ -236,6 +236,11 @@ impl Shared {
         &*self.file
     }
 
+    /// The executor of the mount's requests.
+    pub(super) fn runtime(&self) -> Result<&tokio::runtime::Handle> {
+        self.export.nfs.runtime()
+    }
+
     fn asked(&self, operation: &'static str) -> Asked<'_> {
         Asked::new(operation, &self.path)
     }

@@ -15,7 +15,7 @@ use super::File;
 use super::file::{PIECE_BYTES, Shared, WRITES};
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::future::BoxFuture;
-use futures_util::stream::{FuturesOrdered, FuturesUnordered, Stream};
+use futures_util::stream::{FuturesOrdered, FuturesUnordered, Stream, StreamExt};
 use std::future::poll_fn;
 use std::io::{self, SeekFrom};
 use std::pin::Pin;
@@ -275,6 +275,13 @@ impl Drop for File {
         if let Some((at, data)) = self.cursor.get_mut().take_collected() {
             // Its failure has no one to go to.
             let _ = self.shared.send_write(at, data, |_| ());
+        }
+        // Those that still wait for their turn end with their futures.
+        let writes = std::mem::take(&mut self.cursor.get_mut().writes);
+        if !writes.is_empty()
+            && let Ok(runtime) = self.shared.runtime()
+        {
+            runtime.spawn(writes.for_each(|_| std::future::ready(())));
         }
     }
 }
