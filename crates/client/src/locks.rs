@@ -1,16 +1,23 @@
 //! Byte-range locks of an open file, over every version.
 //!
-//! 1. Dropping the future acquires no lock: if the server grants it afterwards, it is released
-//!    again.
-//! 2. A lock that conflicts is requested again: when the server calls back, and after pauses
-//!    ([`RETRY`]), because a callback may be lost.
-//! 3. A callback only causes another request. Only a reply to LOCK grants a lock.
-//! 4. Locks are released before the file is closed.
+//! 1. Dropping the future acquires no lock: if the server grants it afterwards, the owner is left with
+//!    what it held before, be it a lock of another kind ([`restore`]).
+//! 2. The requests of one lock owner take turns ([`LockOwners::turn`]): what is undone is never the
+//!    lock of a later request.
+//! 3. A lock that conflicts is requested again: when the server calls back, and after pauses
+//!    ([`RETRY`]), because a callback may be lost. Between two requests the owner's turn is free.
+//! 4. A callback only causes another request. Only a reply to LOCK grants a lock.
+//! 5. A granted lock drops the file's cached attributes: those of before do not show what the locks of
+//!    others protected.
+//! 6. Locks are released before the file is closed.
+//!
+//! [`LockOwners::turn`]: crate::files::lock_owners::LockOwners::turn
 
 use crate::files::opened::Opened;
 use crate::protocol::{LockCallback, OpenLockOwner};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::OwnedMutexGuard;
 use weir_vfs::{Lock, LockOwner, LockRange};
 
 /// Pauses between requests, doubled each time. The longest is short although the server may call
@@ -18,11 +25,15 @@ use weir_vfs::{Lock, LockOwner, LockRange};
 const RETRY: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(20)..=Duration::from_secs(1);
 
-/// A granted lock. Dropping it releases the lock, unless it was [kept](Self::keep).
+/// A lock that was granted, or may have been. Dropping it undoes that, unless it was
+/// [kept](Self::keep).
 pub(crate) struct Granted {
     opened: Option<Arc<Opened>>,
     owner: OpenLockOwner,
-    range: LockRange,
+    lock: Lock,
+    /// What the owner held in the range before.
+    before: Vec<Lock>,
+    turn: Option<OwnedMutexGuard<()>>,
 }
 
 impl Granted {
@@ -34,11 +45,11 @@ impl Granted {
 impl Drop for Granted {
     fn drop(&mut self) {
         let Some(opened) = self.opened.take() else { return };
-        let (owner, range) = (self.owner, self.range);
+        let (owner, lock, turn) = (self.owner, self.lock, self.turn.take());
+        let before = std::mem::take(&mut self.before);
         Arc::clone(&opened.deferred).spawn(async move {
-            if let Err(error) = opened.protocol.unlock(&opened.open, owner, range).await {
-                tracing::debug!("{error}");
-            }
+            restore(&opened, owner, lock, &before).await;
+            drop(turn);
         });
     }
 }
@@ -50,9 +61,50 @@ pub(crate) async fn request(
     lock: Lock,
     waits: bool,
 ) -> crate::Result<Option<Granted>> {
+    let turn = Some(opened.owners.turn(owner).await);
     let owner = opened.owners.get(owner);
-    let granted = opened.protocol.lock(&opened.open, owner, lock, waits).await?;
-    Ok(granted.then(|| Granted { opened: Some(opened), owner, range: lock.range }))
+    let before = opened.protocol.locks_held(&opened.open, owner, lock.range);
+    let attempt = Granted { opened: Some(Arc::clone(&opened)), owner, lock, before, turn };
+    match opened.protocol.lock(&opened.open, owner, lock, waits).await {
+        Ok(true) => {
+            if opened.protocol.grant(&opened.open.handle).is_none() {
+                opened.attributes.forget(opened.id);
+            }
+            Ok(Some(attempt))
+        }
+        // The server may have granted it.
+        Err(error @ crate::Error::TimedOut { .. }) => Err(error),
+        outcome => {
+            attempt.keep();
+            outcome.map(|_| None)
+        }
+    }
+}
+
+/// Releases a lock owner's locks in a range.
+pub(crate) async fn release(
+    opened: Arc<Opened>,
+    owner: LockOwner,
+    range: LockRange,
+) -> crate::Result<()> {
+    let _turn = opened.owners.turn(owner).await;
+    opened.protocol.unlock(&opened.open, opened.owners.get(owner), range).await
+}
+
+/// Undoes the grant of a lock that is not wanted: of its range, the owner keeps what it `held`.
+async fn restore(opened: &Opened, owner: OpenLockOwner, lock: Lock, held: &[Lock]) {
+    for range in lock.range.without(held) {
+        if let Err(error) = opened.protocol.unlock(&opened.open, owner, range).await {
+            tracing::debug!("{error}");
+        }
+    }
+    for part in held.iter().filter(|part| part.exclusive != lock.exclusive) {
+        match opened.protocol.lock(&opened.open, owner, *part, false).await {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!("a lock was not restored: another owner has one there"),
+            Err(error) => tracing::debug!("{error}"),
+        }
+    }
 }
 
 /// A request that waits for a lock. Dropping it withdraws the request, unless it has
@@ -100,9 +152,13 @@ impl Drop for WaitingRequest {
         let opened = Arc::clone(&self.opened);
         let (owner, lock, granted) = (self.owner, self.lock, self.callback.is_granted());
         self.opened.deferred.spawn(async move {
-            let protocol = &opened.protocol;
-            if let Err(error) = protocol.withdraw_lock(&opened.open, owner, lock, granted).await {
+            let _turn = opened.owners.turn(owner.owner).await;
+            if let Err(error) = opened.protocol.withdraw_lock(&opened.open, owner, lock).await {
                 tracing::debug!("{error}");
+            }
+            if granted {
+                let held = opened.protocol.locks_held(&opened.open, owner, lock.range);
+                restore(&opened, owner, lock, &held).await;
             }
         });
     }

@@ -475,6 +475,58 @@ async fn locks_of_two_exports_conflict() {
 }
 
 #[tokio::test]
+async fn a_lock_orders_the_streams_of_two_exports() {
+    let served = Served::start();
+    for version in VERSIONS {
+        let options = format!("vers={version}");
+        let (one, two) =
+            (connect(served.addr, &options).await, connect(served.addr, &options).await);
+        let mut mine = one.create(version).await.unwrap();
+        mine.write_all(b"old").await.unwrap();
+        mine.flush().await.unwrap();
+        let both = OpenOptions::new().read(true).write(true);
+        let mut other = two.open_with(version, &both).await.unwrap();
+        let mut byte = [0];
+        other.read_exact(&mut byte).await.unwrap();
+
+        mine.lock(LockRange::ALL, true).await.unwrap();
+        mine.rewind().await.unwrap();
+        mine.write_all(b"new").await.unwrap();
+        // Without a flush of its own.
+        mine.unlock(LockRange::ALL).await.unwrap();
+        other.lock(LockRange::ALL, false).await.unwrap();
+        let mut rest = [0; 2];
+        other.read_exact(&mut rest).await.unwrap();
+        assert_eq!((&byte, &rest), (b"o", b"ew"), "{version}");
+    }
+}
+
+#[tokio::test]
+async fn a_copy_of_a_source_that_shrinks_and_grows_has_no_invented_zeros() {
+    let served = Served::start();
+    let between = Between::to(served.addr).await;
+    let (export, direct) =
+        (connect(between.addr, "vers=4.1").await, connect(served.addr, "vers=4.1").await);
+    direct.write("from", pattern(2 << 20)).await.unwrap();
+    let source = direct.open_with("from", &OpenOptions::new().write(true)).await.unwrap();
+    let reads = between.cut_at(OpCode::Read);
+    let copier = export.clone();
+    let copy = tokio::spawn(async move { copier.copy("from", "to").await });
+    reads.await;
+    source.set_len(500_000).await.unwrap();
+    let writes = between.cut_at(OpCode::Write);
+    between.go_on();
+    writes.await;
+    // What was read is written now; the size is asked last.
+    source.write_at(500_000, pattern(1_000_000)).await.unwrap();
+    between.go_on();
+    let size = copy.await.unwrap().unwrap();
+    let (from, to) = (direct.read("from").await.unwrap(), direct.read("to").await.unwrap());
+    assert_eq!(to.len() as u64, size);
+    assert!(from.starts_with(&to), "of {} bytes, {size} were copied", from.len());
+}
+
+#[tokio::test]
 async fn extended_attributes_are_read_and_set_by_path() {
     let served = Served::start();
     let export = connect(served.addr, "vers=4.2").await;
@@ -484,6 +536,9 @@ async fn extended_attributes_are_read_and_set_by_path() {
     assert_eq!(export.xattrs("file").await.unwrap(), ["user.origin"]);
     export.set_xattr("file", "user.origin", None).await.unwrap();
     assert!(export.xattr("file", "user.origin").await.is_err());
+    const E2BIG: i32 = 7;
+    let long = vec![b'x'; 70_000];
+    assert_eq!(errno(export.set_xattr("file", "user.long", Some(&long)).await), E2BIG);
 }
 
 #[tokio::test]
@@ -502,6 +557,35 @@ async fn unpolled_reads_do_not_stop_other_requests() {
         read.as_mut().await;
         assert_eq!(read.as_mut().take_output().unwrap().unwrap(), "data");
     }
+}
+
+#[tokio::test]
+async fn a_dropped_file_sends_writes_that_wait_for_their_turn() {
+    let served = Served::start();
+    let between = Between::to(served.addr).await;
+    let export = connect(between.addr, "vers=4.1").await;
+    export.write("busy", "data").await.unwrap();
+    let busy = export.open("busy").await.unwrap();
+    let mut file = export.create("file").await.unwrap();
+    let arrived = between.cut_at(OpCode::Read);
+    // Every turn of the mount is taken by a read that the server does not get yet.
+    let mut reads: Vec<_> = (0..300).map(|_| Box::pin(maybe_done(busy.read_at(0, 4)))).collect();
+    poll_each_once(&mut reads).await;
+    arrived.await;
+    let written = pattern((1 << 20) + 1);
+    file.write_all(&written).await.unwrap();
+    drop(file);
+    between.go_on();
+    for read in reads {
+        read.await;
+    }
+    let direct = connect(served.addr, "vers=4.1").await;
+    let sent = async {
+        while direct.read("file").await.unwrap() != written {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), sent).await.expect("a write is lost");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 mod common;
 
 use common::Served;
-use common::between::Losing;
+use common::between::{Executing, Losing};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
@@ -192,6 +192,36 @@ async fn a_file_that_replaces_one_being_created_stays() {
         assert_eq!(there.map(|attr| attr.id), Ok(other), "{version}");
         nfs.unmount().await;
         store.unlink(ME, store.root().entry(b"file")).await.unwrap();
+    }
+}
+
+/// The server is still executing the request when it comes again, and puts the second one off. With
+/// another number it would be executed twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resent_request_that_is_put_off_keeps_its_number() {
+    let served = Served::start();
+    for version in ["4.1", "4.2"] {
+        let executing = Executing::to(served.addr, OpCode::Create).await;
+        let url = format!("nfs://{}/?vers={version}", executing.addr);
+        let nfs = NfsFs::mount(&url.parse().unwrap(), &MountOptions::default()).await.unwrap();
+        // Other calls would take the slot if it were free meanwhile.
+        let others: Vec<_> = (0..4)
+            .map(|_| {
+                let nfs = Arc::clone(&nfs);
+                tokio::spawn(async move {
+                    loop {
+                        let _ = nfs.lookup(ME, nfs.root().entry(b"other")).await;
+                    }
+                })
+            })
+            .collect();
+        let set = SetAttr::default();
+        soon(nfs.mkdir(ME, nfs.root().entry(version.as_bytes()).with(&set))).await.unwrap();
+        others.iter().for_each(|other| other.abort());
+        let sent = executing.sent();
+        assert_eq!(sent.len(), 3, "{version}: {sent:?}");
+        assert!(sent.iter().all(|number| *number == sent[0]), "{version}: {sent:?}");
+        nfs.unmount().await;
     }
 }
 

@@ -51,6 +51,28 @@ async fn a_removal_is_one_compound() {
     }
 }
 
+/// Many servers take the largest number for "no change" (chown(2)).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_means_none_is_refused_without_a_call() {
+    let served = Served::start();
+    let between = Between::to(served.addr).await;
+    let url = format!("nfs://{}/?vers=4.2", between.addr).parse().unwrap();
+    let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+    let id = nfs.root();
+    between.take_compounds();
+    for set in [
+        SetAttr { uid: Some(u32::MAX), ..SetAttr::default() },
+        SetAttr { gid: Some(u32::MAX), ..SetAttr::default() },
+    ] {
+        assert_eq!(nfs.setattr(ME, id, &set).await.err(), Some(Error::Invalid));
+        let made = nfs.mkdir(ME, id.entry(b"dir").with(&set)).await;
+        assert_eq!(made.err(), Some(Error::Invalid));
+        let made = nfs.create(ME, id.entry(b"file").with(&set), CreateMode::MayExist).await;
+        assert_eq!(made.err(), Some(Error::Invalid));
+    }
+    assert_eq!(between.take_compounds(), 0);
+}
+
 /// A cache above drops what waits to be written of a file that has no name left, so it is told of open
 /// files.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

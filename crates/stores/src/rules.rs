@@ -28,10 +28,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 /// # Errors
 /// [`Error::Invalid`].
 pub(crate) fn check_owners(set: &SetAttr) -> Result<()> {
-    if set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
-        return Err(Error::Invalid);
-    }
-    Ok(())
+    weir_vfs::check_owners(set.uid, set.gid)
 }
 
 /// The end of `len` bytes at `offset`.

@@ -112,6 +112,17 @@ impl SetAttr {
     }
 }
 
+/// Rejects the owner or group 2^32 - 1, which chown(2) reads as "leave unchanged".
+///
+/// # Errors
+/// [`Error::Invalid`](crate::Error::Invalid).
+pub fn check_owners(uid: Option<u32>, gid: Option<u32>) -> crate::Result<()> {
+    match uid == Some(u32::MAX) || gid == Some(u32::MAX) {
+        true => Err(crate::Error::Invalid),
+        false => Ok(()),
+    }
+}
+
 /// The user on whose behalf an operation runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cred {

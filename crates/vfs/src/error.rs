@@ -44,6 +44,8 @@ errors! {
     Io = 5, "input/output error";
     /// ENXIO: past the end of the file (SEEK).
     NoSuchRange = 6, "no data or hole there";
+    /// E2BIG: the value of an extended attribute is too long.
+    TooLong = 7, "argument too long";
     /// EBADF: the file is not open for this operation.
     BadFile = 9, "file not open for this operation";
     /// EAGAIN: the operation would have to wait.

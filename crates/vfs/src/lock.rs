@@ -53,6 +53,16 @@ impl LockRange {
     pub fn nlm_length(self) -> u64 {
         if self.end == TO_END { 0 } else { self.end - self.start }
     }
+
+    /// The parts of it that none of the locks of one owner covers.
+    pub fn without(self, locks: &[Lock]) -> Vec<Self> {
+        let mut held = RangeLocks::default();
+        for lock in locks {
+            // A single owner has no conflicts.
+            let _ = held.lock(&(), lock.range, lock.exclusive);
+        }
+        held.gaps(self)
+    }
 }
 
 /// A lock, without its owner.
@@ -117,6 +127,16 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
             range: LockRange { start, end: held.end },
             exclusive: held.exclusive,
         })
+    }
+
+    /// The parts of `owner`'s locks in `range`.
+    pub fn within(&self, owner: &O, range: LockRange) -> Vec<Lock> {
+        let held = self.owners.get(owner).into_iter().flat_map(|held| overlapping(held, range));
+        held.map(|(start, held)| Lock {
+            range: LockRange { start: start.max(range.start), end: held.end.min(range.end) },
+            exclusive: held.exclusive,
+        })
+        .collect()
     }
 
     /// All locks with their owners.
@@ -351,6 +371,21 @@ mod tests {
         assert_eq!(locks.covered_to(&0, 10_000), None);
         locks.release(&0);
         assert!(locks.is_empty());
+    }
+
+    #[test]
+    fn the_parts_of_locks_in_a_range() {
+        let mut locks = RangeLocks::default();
+        locks.lock(&0, range(0, 10), false).unwrap();
+        locks.lock(&0, range(20, TO_END), true).unwrap();
+        let part = |start, end, exclusive| Lock { range: range(start, end), exclusive };
+        let found = locks.within(&0, range(5, 25));
+        assert_eq!(found, [part(5, 10, false), part(20, 25, true)]);
+        assert_eq!(locks.within(&0, range(10, 20)), []);
+        assert_eq!(locks.within(&1, LockRange::ALL), []);
+        assert_eq!(range(5, 25).without(&found), [range(10, 20)]);
+        assert_eq!(range(5, 25).without(&[]), [range(5, 25)]);
+        assert_eq!(range(21, 25).without(&found), []);
     }
 
     /// Number of ranges in the model: maximal runs of bytes of one owner and kind.

@@ -6,8 +6,9 @@
 use super::{Asked, Export, File, OpenOptions};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
-use weir_vfs::{Capabilities, Error, FileSystem, OpenFile, Result};
+use weir_vfs::{Capabilities, Error, FileSystem, OpenFile, Result, SegmentKind};
 
 /// Bytes that the server is asked to copy at a time.
 const COPY_BYTES: u64 = 64 << 20;
@@ -61,37 +62,54 @@ impl Export {
         mut may_offload: bool,
     ) -> io::Result<u64> {
         let mut at = 0;
-        while let Some(data) = source.next_data(at).await? {
-            at = data.start;
-            while at < data.end {
-                let len = COPY_BYTES.min(data.end - at);
-                let ends = (source.shared.file(), target.shared.file());
-                if may_offload {
-                    match self.call(asked, offload(ends, at, len)).await {
-                        Ok(0) => break,
-                        Ok(copied) => {
-                            at += copied;
-                            continue;
-                        }
-                        // What is wrong with the data is found by reading it.
-                        Err(_) => may_offload = false,
-                    }
+        while let Some(extent) = source.extent_at(at).await? {
+            at = match extent.kind {
+                SegmentKind::Hole => extent.end.max(at),
+                SegmentKind::Data => {
+                    self.copy_data(asked, (source, target), at..extent.end, &mut may_offload)
+                        .await?
                 }
-                let copied = copy_through(source, target, at, len).await?;
-                at += copied;
-                if copied < len {
-                    break;
-                }
-            }
-            if at < data.end {
-                // The source was truncated meanwhile.
+            };
+            if at < extent.end {
+                // The source ended before.
                 break;
             }
         }
-        // A hole may be at the end.
-        let size = source.metadata().await?.len();
+        // Neither what was added since nor what was truncated is there; a hole may be at the end.
+        let size = source.metadata().await?.len().min(at);
         target.set_len(size).await?;
         Ok(size)
+    }
+
+    /// Copies a range of data; returns where it ended, earlier only at the end of the source.
+    async fn copy_data(
+        &self,
+        asked: Asked<'_>,
+        (source, target): (&File, &File),
+        range: Range<u64>,
+        may_offload: &mut bool,
+    ) -> io::Result<u64> {
+        let mut at = range.start;
+        while at < range.end {
+            let len = COPY_BYTES.min(range.end - at);
+            let ends = (source.shared.file(), target.shared.file());
+            if *may_offload {
+                match self.call(asked, offload(ends, at, len)).await {
+                    Ok(copied) if copied > 0 => {
+                        at += copied;
+                        continue;
+                    }
+                    // What is wrong with the data is found by reading it.
+                    Ok(_) | Err(_) => *may_offload = false,
+                }
+            }
+            let copied = copy_through(source, target, at, len).await?;
+            at += copied;
+            if copied < len {
+                break;
+            }
+        }
+        Ok(at)
     }
 }
 
@@ -101,16 +119,20 @@ async fn offload((from, to): (&dyn OpenFile, &dyn OpenFile), at: u64, len: u64) 
 
 /// Reads and writes; returns how many bytes, fewer only at the end of the source.
 async fn copy_through(source: &File, target: &File, at: u64, len: u64) -> io::Result<u64> {
-    let copied: Vec<u64> = stream::iter((at..at + len).step_by(PIECE_BYTES as usize))
+    let pieces: Vec<(u64, u64)> = stream::iter((at..at + len).step_by(PIECE_BYTES as usize))
         .map(|from| async move {
             let asked = PIECE_BYTES.min(at + len - from) as usize;
             let data = source.read_at(from, asked).await?;
             let read = data.len() as u64;
             target.write_at(from, data).await?;
-            io::Result::Ok(read)
+            io::Result::Ok((from, read))
         })
         .buffered(PIECES)
         .try_collect()
         .await?;
-    Ok(copied.into_iter().sum())
+    // The source may have been truncated and extended again between two reads: what was read after a
+    // gap does not count.
+    let end =
+        pieces.iter().fold(at, |end, &(from, read)| if from == end { end + read } else { end });
+    Ok(end - at)
 }

@@ -61,8 +61,10 @@ const OWNER: LockOwner = LockOwner(0);
 /// ```
 pub struct File {
     pub(super) shared: Arc<Shared>,
-    /// Behind a lock, which is never taken, so that references to the file may be shared.
+    /// Behind a lock, so that references to the file may be shared.
     pub(super) cursor: Mutex<Cursor>,
+    /// Held by an unlock that waits for the writes of the stream.
+    pub(super) finishing: tokio::sync::Mutex<()>,
 }
 
 /// Receives the bytes of a read, and their layout.
@@ -80,7 +82,11 @@ pub(super) struct Shared {
 impl File {
     pub(super) fn new(export: Export, path: PathBuf, file: Arc<dyn OpenFile>) -> Self {
         let shared = Shared { file, export, path, changes: AtomicU64::new(0) };
-        Self { shared: Arc::new(shared), cursor: Mutex::default() }
+        Self {
+            shared: Arc::new(shared),
+            cursor: Mutex::default(),
+            finishing: tokio::sync::Mutex::default(),
+        }
     }
 
     /// The path by which it was opened.
@@ -196,10 +202,12 @@ impl File {
     }
 
     /// Acquires an advisory lock of a range, shared or exclusive, and waits for it as long as others
-    /// hold one in its way. It replaces this file's locks in the range; they end with the file.
+    /// hold one in its way. It replaces this file's locks in the range; they end with the file. What was
+    /// read ahead before is read again.
     pub async fn lock(&self, range: LockRange, exclusive: bool) -> io::Result<()> {
         let lock = self.shared.file.lock(OWNER, Lock { range, exclusive }, true);
-        self.shared.call("lock", lock).await
+        // What others wrote before is a change, too.
+        self.shared.change("lock", lock).await
     }
 
     /// The same without waiting: whether it was granted.
@@ -211,18 +219,26 @@ impl File {
                 Err(error) => Err(error),
             }
         };
-        self.shared.call("lock", lock).await
+        self.shared.change("lock", lock).await
     }
 
-    /// Releases this file's locks in a range.
+    /// Releases this file's locks in a range, after everything that was written to the stream is durable;
+    /// reports the failures of that as well, and releases the locks in any case.
     pub async fn unlock(&self, range: LockRange) -> io::Result<()> {
-        self.shared.call("unlock", self.shared.file.unlock(OWNER, range)).await
+        let written = self.finish_writes().await;
+        let released = self.shared.call("unlock", self.shared.file.unlock(OWNER, range)).await;
+        written.and(released)
     }
 }
 
 impl Shared {
     pub(super) fn file(&self) -> &dyn OpenFile {
         &*self.file
+    }
+
+    /// The executor of the mount's requests.
+    pub(super) fn runtime(&self) -> Result<&tokio::runtime::Handle> {
+        self.export.nfs.runtime()
     }
 
     fn asked(&self, operation: &'static str) -> Asked<'_> {
@@ -237,7 +253,7 @@ impl Shared {
         self.export.call(self.asked(operation), call).await
     }
 
-    /// Runs a change of the data.
+    /// Runs a change of the data: what is read ahead is dropped.
     async fn change<T>(
         &self,
         operation: &'static str,

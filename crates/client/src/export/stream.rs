@@ -12,12 +12,14 @@
 //! 3. The first failure of a write is reported once, by the next call that writes, flushes or seeks.
 
 use super::File;
-use super::file::{PIECE_BYTES, WRITES};
+use super::file::{PIECE_BYTES, Shared, WRITES};
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::future::BoxFuture;
-use futures_util::stream::{FuturesOrdered, FuturesUnordered, Stream};
+use futures_util::stream::{FuturesOrdered, FuturesUnordered, Stream, StreamExt};
+use std::future::poll_fn;
 use std::io::{self, SeekFrom};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 
@@ -92,27 +94,44 @@ impl File {
         }
     }
 
+    fn poll_writes(&mut self, cx: &mut Context<'_>, left: usize) -> Poll<io::Result<()>> {
+        self.cursor.get_mut().poll_writes(&self.shared, cx, left)
+    }
+
+    /// Sends what was collected, and waits for every write of the stream.
+    pub(super) async fn finish_writes(&self) -> io::Result<()> {
+        // One at a time, because only the last task that polled the writes is woken.
+        let _turn = self.finishing.lock().await;
+        poll_fn(|cx| self.cursor.lock().poll_writes(&self.shared, cx, 0)).await
+    }
+}
+
+impl Cursor {
     /// What was collected, and its offset.
     fn take_collected(&mut self) -> Option<(u64, Bytes)> {
-        let data = self.cursor.get_mut().collected.split().freeze();
-        (!data.is_empty()).then(|| (self.cursor.get_mut().position - data.len() as u64, data))
+        let data = self.collected.split().freeze();
+        (!data.is_empty()).then(|| (self.position - data.len() as u64, data))
     }
 
     /// Sends what was collected, and waits until at most `left` writes are in flight.
-    fn poll_writes(&mut self, cx: &mut Context<'_>, left: usize) -> Poll<io::Result<()>> {
+    fn poll_writes(
+        &mut self,
+        shared: &Arc<Shared>,
+        cx: &mut Context<'_>,
+        left: usize,
+    ) -> Poll<io::Result<()>> {
         if let Some((at, data)) = self.take_collected() {
-            self.cursor.get_mut().writes.push(self.shared.start_write(at, data));
+            self.writes.push(shared.start_write(at, data));
         }
-        let cursor = self.cursor.get_mut();
         loop {
-            match Pin::new(&mut cursor.writes).poll_next(cx) {
-                Poll::Ready(Some(Err(error))) => drop(cursor.failure.get_or_insert(error)),
+            match Pin::new(&mut self.writes).poll_next(cx) {
+                Poll::Ready(Some(Err(error))) => drop(self.failure.get_or_insert(error)),
                 Poll::Ready(Some(Ok(()))) => {}
-                Poll::Pending if cursor.writes.len() > left => return Poll::Pending,
+                Poll::Pending if self.writes.len() > left => return Poll::Pending,
                 Poll::Ready(None) | Poll::Pending => break,
             }
         }
-        Poll::Ready(cursor.failure.take().map_or(Ok(()), Err))
+        Poll::Ready(self.failure.take().map_or(Ok(()), Err))
     }
 }
 
@@ -224,7 +243,7 @@ impl AsyncSeek for File {
                     file.cursor.get_mut().position.checked_add_signed(by)
                 }
                 Some(Seek::To(SeekFrom::End(by))) => {
-                    let shared = std::sync::Arc::clone(&file.shared);
+                    let shared = Arc::clone(&file.shared);
                     let size = Box::pin(async move {
                         let attr = shared.call("look up", shared.file().getattr()).await?;
                         Ok(attr.size)
@@ -253,9 +272,16 @@ impl AsyncSeek for File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        if let Some((at, data)) = self.take_collected() {
+        if let Some((at, data)) = self.cursor.get_mut().take_collected() {
             // Its failure has no one to go to.
             let _ = self.shared.send_write(at, data, |_| ());
+        }
+        // Those that still wait for their turn end with their futures.
+        let writes = std::mem::take(&mut self.cursor.get_mut().writes);
+        if !writes.is_empty()
+            && let Ok(runtime) = self.shared.runtime()
+        {
+            runtime.spawn(writes.for_each(|_| std::future::ready(())));
         }
     }
 }

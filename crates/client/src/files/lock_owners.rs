@@ -1,16 +1,31 @@
 //! The lock owners of an open file.
+//!
+//! 1. The requests of one owner that change its locks take turns. A request that its caller has given
+//!    up keeps its turn until its outcome is known and undone, so that this undoes nothing later.
 
 use crate::protocol::OpenLockOwner;
 use std::collections::HashMap;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use tokio::sync::OwnedMutexGuard;
 use weir_base::sync::Mutex;
 use weir_vfs::LockOwner;
 
 /// The lock owners of one open file, each with a number assigned at its first use.
 pub(crate) struct LockOwners {
     open: u64,
-    owners: Mutex<HashMap<LockOwner, u32>>,
+    owners: Mutex<HashMap<LockOwner, Entry>>,
+}
+
+struct Entry {
+    number: u32,
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Entry {
+    fn new() -> Self {
+        Self { number: next_number(), turn: Arc::default() }
+    }
 }
 
 impl LockOwners {
@@ -21,13 +36,22 @@ impl LockOwners {
     }
 
     pub(crate) fn get(&self, owner: LockOwner) -> OpenLockOwner {
-        let number = *self.owners.lock().entry(owner).or_insert_with(next_number);
+        let number = self.owners.lock().entry(owner).or_insert_with(Entry::new).number;
         OpenLockOwner { open: self.open, owner, number }
+    }
+
+    /// Waits until no other request of the owner is on its way, or being undone.
+    pub(crate) async fn turn(&self, owner: LockOwner) -> OwnedMutexGuard<()> {
+        let turn = Arc::clone(&self.owners.lock().entry(owner).or_insert_with(Entry::new).turn);
+        turn.lock_owned().await
     }
 
     pub(crate) fn all(&self) -> Vec<OpenLockOwner> {
         let owners = self.owners.lock();
-        let owner = |(&owner, &number)| OpenLockOwner { open: self.open, owner, number };
+        let owner = |(&owner, entry): (&LockOwner, &Entry)| {
+            let number = entry.number;
+            OpenLockOwner { open: self.open, owner, number }
+        };
         owners.iter().map(owner).collect()
     }
 }

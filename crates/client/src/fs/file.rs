@@ -234,10 +234,7 @@ impl OpenFile for NfsFile {
 
     async fn unlock(&self, owner: LockOwner, range: LockRange) -> Result<()> {
         let opened = Arc::clone(&self.opened);
-        let owner = opened.owners.get(owner);
-        self.mount
-            .run(move |_| async move { opened.protocol.unlock(&opened.open, owner, range).await })
-            .await
+        self.mount.run(move |_| locks::release(opened, owner, range)).await
     }
 
     fn as_any(&self) -> &dyn std::any::Any {

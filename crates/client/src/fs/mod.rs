@@ -4,6 +4,7 @@
 //!    be polled by any executor. Dropping a future abandons the reply, not the operation.
 //! 2. The mount ends when the [`NfsFs`] and every open file have been dropped.
 
+mod checks;
 pub(crate) mod file;
 pub(crate) mod handles;
 mod mount_state;
@@ -16,6 +17,7 @@ use crate::files::deferred_close::Deferred;
 use crate::files::lock_owners::LockOwners;
 use crate::files::opened::Opened;
 use crate::files::silly_rename::PATIENCE;
+use crate::fs::checks::check_name;
 use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
 use crate::fs::mount_state::{MOST_OPERATIONS, MOST_TRANSFERS, Mount, MountState, Runtime};
@@ -35,7 +37,7 @@ use weir_vfs::{
     Access, Attr, Caller, Capabilities, CreateMode, Created, Cred, DirEntry, DirPage, EntryName,
     Error, FileId, FileSystem, FsStat, NewFile, OpenFile, Permissions, ReaddirRequest, RenameFlags,
     Result, SetAttr, SpecialFile, Unnamed, WholeFile, WholeRead, WholeRequest, XattrMode,
-    XattrName,
+    XattrName, check_owners,
 };
 
 /// An NFS export, mounted.
@@ -297,6 +299,7 @@ impl NfsFs {
     }
 
     async fn make(&self, caller: &Caller, new: NewFile<'_>, special: NewNode) -> Result<Attr> {
+        check_owners(new.set.uid, new.set.gid)?;
         let ((dir, name), cred) = (self.place(new.at)?, self.cred(caller));
         let set = new.set.clone();
         self.renaming(self.node(|state| async move {
@@ -348,6 +351,7 @@ impl FileSystem for NfsFs {
 
     async fn setattr(&self, caller: &Caller, id: FileId, masked: &SetAttr) -> Result<Attr> {
         self.writable()?;
+        check_owners(masked.uid, masked.gid)?;
         let (handle, cred, mut set) = (self.handle(id)?, self.cred(caller), masked.clone());
         if set.mode_mask.take().is_some_and(|_| set.mode.is_some()) {
             // No version has a single request for this that every server supports. Cached
@@ -426,6 +430,7 @@ impl FileSystem for NfsFs {
     }
 
     async fn create(&self, caller: &Caller, new: NewFile<'_>, mode: CreateMode) -> Result<Created> {
+        check_owners(new.set.uid, new.set.gid)?;
         let ((dir, name), cred) = (self.place(new.at)?, self.cred(caller));
         let exclusive = mode == CreateMode::MustBeNew;
         for _ in 0..MAX_CREATES {
@@ -576,6 +581,8 @@ impl FileSystem for NfsFs {
         file: &WholeFile,
     ) -> Result<Option<Attr>> {
         check_name(&file.temporary)?;
+        let (uid, gid) = file.owner.unzip();
+        check_owners(uid, gid)?;
         let (dir, cred) = (self.place(dir.entry(&file.name))?.0, self.cred(caller));
         let file = file.clone();
         let put = self
@@ -685,16 +692,3 @@ impl FileSystem for NfsFs {
 /// How often a name may exist for CREATE but not for LOOKUP, and the pause between attempts.
 const MAX_CREATES: u32 = 16;
 const CREATE_PAUSE: Duration = Duration::from_millis(20);
-
-/// Longest name. Some servers cannot read a call with a longer one (Linux over NFSv3).
-const MAX_NAME_BYTES: usize = 255;
-
-/// Accepts a single component other than `.` and `..`.
-fn check_name(name: &[u8]) -> Result<()> {
-    let bad = name.is_empty() || name == b"." || name == b".." || name.contains(&0);
-    match (bad || name.contains(&b'/'), name.len() > MAX_NAME_BYTES) {
-        (true, _) => Err(Error::Invalid),
-        (false, true) => Err(Error::NameTooLong),
-        (false, false) => Ok(()),
-    }
-}

@@ -154,16 +154,12 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
     ) -> Result<bool>;
     /// The lock requests that wait for other owners' locks.
     fn lock_waiters(&self) -> &LockWaiters;
-    /// Withdraws a request that waited for a lock. `granted`: the server has said that it granted it.
-    async fn withdraw_lock(
-        &self,
-        _: &OpenContext,
-        _: OpenLockOwner,
-        _: Lock,
-        _granted: bool,
-    ) -> Result<()> {
+    /// Withdraws a request that waited for a lock.
+    async fn withdraw_lock(&self, _: &OpenContext, _: OpenLockOwner, _: Lock) -> Result<()> {
         Ok(())
     }
+    /// The parts of a lock owner's locks in a range.
+    fn locks_held(&self, open: &OpenContext, owner: OpenLockOwner, range: LockRange) -> Vec<Lock>;
     /// A lock of another owner that conflicts with this one.
     async fn test_lock(
         &self,

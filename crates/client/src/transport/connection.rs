@@ -186,6 +186,8 @@ struct Table {
     unsent: VecDeque<Outgoing>,
     /// When the connection was established or last sent bytes.
     progress: Option<Instant>,
+    /// The call whose reply is being received.
+    receiving: Option<u32>,
     next_xid: u32,
     next_order: u64,
     /// The owner has ended the connection.
@@ -363,6 +365,7 @@ impl Shared {
             Outgoing { message: Arc::clone(&call.message), xid: Some(xid) }
         });
         let before = std::mem::replace(&mut table.unsent, again.collect());
+        table.receiving = None;
         drop(guard);
         drop(before);
         self.submitted.notify_one();
@@ -380,12 +383,12 @@ impl Shared {
                 let mut calls = table.calls.values();
                 calls.find(|call| waited(call) > self.patience.timeo).map(|call| call.operation)
             };
-            let was_being_sent = self.expire();
+            let is_in_use = self.expire();
             if let Some(operation) = late {
                 tracing::warn!("{}: no answer to {operation}", self.peer.name);
                 return;
             }
-            if was_being_sent {
+            if is_in_use {
                 return;
             }
         }
@@ -398,14 +401,14 @@ impl Shared {
         }
     }
 
-    /// Fails expired soft calls. Returns whether the connection was sending one of them: it refers
-    /// to that call's message until it is re-established.
+    /// Fails expired soft calls. Returns whether the connection was sending one of them, or receiving its
+    /// reply: it refers to that call's message or destination until it is re-established.
     fn expire(&self) -> bool {
         if self.patience.hard {
             return false;
         }
         let limit = self.patience.timeo * (self.patience.retrans + 1);
-        let (expired, unsent) = {
+        let (expired, unsent, being_received) = {
             let table = &mut *self.table.lock();
             let progress = table.progress;
             let late = |call: &mut Call| call.waited(call.first_sent, progress) > limit;
@@ -421,7 +424,8 @@ impl Shared {
                     unsent
                 }
             };
-            (expired, unsent)
+            let being_received = is_expired(table.receiving);
+            (expired, unsent, being_received)
         };
         let being_sent = expired.values().filter(|call| call.sent.is_none()).count() > unsent.len();
         drop(unsent);
@@ -430,7 +434,7 @@ impl Shared {
                 Error::TimedOut { server: Arc::clone(&self.peer.name), operation: call.operation };
             self.answer(call, Err(error));
         }
-        being_sent
+        being_sent || being_received
     }
 
     fn answer(&self, call: Call, result: Result<Reply>) {
@@ -534,8 +538,7 @@ impl Shared {
         }
         // The call stays in the table until its reply is complete, so that it is resent, or fails,
         // if the rest never arrives.
-        let waiting = |call: &Call| (call.operation, call.expect.clone());
-        let Some((operation, expect)) = self.table.lock().calls.get(&xid).map(waiting) else {
+        let Some((operation, expect)) = self.begin_reply(xid) else {
             tracing::debug!("{}: reply to an unknown xid", self.peer.name);
             return Ok(());
         };
@@ -547,7 +550,11 @@ impl Shared {
             Err(broken) => return Err(broken),
         };
         drop(expect);
-        let call = self.table.lock().calls.remove(&xid);
+        let call = {
+            let mut table = self.table.lock();
+            table.receiving = None;
+            table.calls.remove(&xid)
+        };
         if let Some(call) = call {
             self.answered.fetch_add(1, Relaxed);
             self.peer.heard.store(true, Relaxed);
@@ -555,6 +562,15 @@ impl Shared {
             self.answer(call, result.map(|reply| Reply { resent, ..reply }));
         }
         Ok(())
+    }
+
+    /// The operation of a pending call whose reply begins, and what to expect.
+    fn begin_reply(&self, xid: u32) -> Option<(&'static str, Expect)> {
+        let mut table = self.table.lock();
+        let call = table.calls.get(&xid)?;
+        let expected = (call.operation, call.expect.clone());
+        table.receiving = Some(xid);
+        Some(expected)
     }
 
     async fn receive_reply(

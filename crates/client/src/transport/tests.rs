@@ -327,6 +327,44 @@ fn a_soft_call_to_a_server_that_replies_byte_by_byte_fails_in_time() {
     });
 }
 
+/// The reply to the resent call begins, and stalls: its destination is returned nevertheless.
+#[test]
+fn a_soft_read_whose_resent_reply_stalls_ends() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = peer_at("stalling", listener.local_addr().unwrap());
+        let patience = Patience { timeo: Duration::from_millis(400), retrans: 0, hard: false };
+        let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
+        let server = tokio::spawn(async move {
+            let (mut first, _) = listener.accept().await.unwrap();
+            read_call(&mut first).await.unwrap();
+            // The call expires before the second connection has been silent for as long.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            drop(first);
+            let mut stalled = Vec::new();
+            loop {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                if let Some(xid) = read_call(&mut socket).await {
+                    let whole = read_plus_results(true, &[Sent::Data(OFFSET, vec![1; 4096])]);
+                    let part = &record(&reply(xid, &whole), usize::MAX)[..200];
+                    socket.write_all(part).await.unwrap();
+                }
+                stalled.push(socket);
+            }
+        });
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        let op = ReadOp::new(OFFSET, Box::new(vec![0; 4096]), move |_, _| tx.send(()).unwrap());
+        let read = Arc::new(ReadInFlight::new(op));
+        let target = ReadTarget { read, base: OFFSET, offset: OFFSET, len: 4096 };
+        let expect = Expect::Read(target, ResultForm::Compound);
+        let request = Request::new((100_003, 4, 1), &OpaqueAuth::NONE, "READ_PLUS", expect);
+        let error = connection.call(request).await.unwrap_err();
+        assert_eq!(error.to_string(), "stalling: no answer to READ_PLUS in time");
+        tokio::time::timeout(Duration::from_secs(20), rx).await.expect("it is returned").unwrap();
+        server.abort();
+    });
+}
+
 #[test]
 fn a_soft_call_to_a_server_that_hangs_up_fails_in_time() {
     run(async {

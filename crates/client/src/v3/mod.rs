@@ -499,9 +499,12 @@ impl Protocol for V3 {
         open: &OpenContext,
         owner: OpenLockOwner,
         lock: Lock,
-        granted: bool,
     ) -> Result<()> {
-        self.cancel(open, owner, lock, granted).await
+        self.cancel(open, owner, lock).await
+    }
+
+    fn locks_held(&self, open: &OpenContext, owner: OpenLockOwner, range: LockRange) -> Vec<Lock> {
+        self.locks.held_in(&open.handle, owner, range)
     }
 
     async fn test_lock(

@@ -3,7 +3,7 @@
 //! 1. This is one process, not a host: it has no status monitor. It detects a server restart by its
 //!    connection, checked every [`LOOK_EVERY`] while locks are held, and then reclaims them. A lock
 //!    that cannot be reclaimed is lost: the file's I/O and locks fail until its owner has released
-//!    it.
+//!    it. A lock that is being released is not reclaimed: its record ends before UNLOCK is sent.
 //! 2. The server frees a host's locks when the *host* restarts. A process has to release its own;
 //!    one that is killed leaves them behind.
 //! 3. The server calls back about a waiting request if this program is reachable
@@ -41,6 +41,8 @@ pub(super) struct Locks {
     counters: Arc<Counters>,
     files: Mutex<HashMap<Handle, FileLocks>>,
     looking: Mutex<bool>,
+    /// Shared by lock requests; exclusive while a reclaim releases what it should not have taken.
+    settling: tokio::sync::RwLock<()>,
     cookies: AtomicU64,
     pub(super) waiters: LockWaiters,
     hearing: OnceCell<Option<Hearing>>,
@@ -74,6 +76,27 @@ impl Locks {
         }
     }
 
+    /// The parts of an owner's locks in a range.
+    pub(super) fn held_in(
+        &self,
+        handle: &Handle,
+        owner: OpenLockOwner,
+        range: LockRange,
+    ) -> Vec<Lock> {
+        let files = self.files.lock();
+        files.get(handle).map_or(Vec::new(), |file| file.held.within(&owner, range))
+    }
+
+    /// Ends the record of an owner's locks in a range.
+    fn forget(&self, handle: &Handle, owner: OpenLockOwner, range: LockRange) {
+        let mut files = self.files.lock();
+        if let Some(file) = files.get_mut(handle) {
+            file.held.unlock(&owner, range);
+            file.lost &= !file.held.is_empty();
+        }
+        files.retain(|_, file| !file.held.is_empty());
+    }
+
     /// Whether the server can call back.
     pub(super) fn are_told(&self) -> bool {
         matches!(self.hearing.get(), Some(Some(_)))
@@ -98,6 +121,7 @@ impl V3 {
         waits: bool,
     ) -> Result<bool> {
         self.check_locks(&open.handle)?;
+        let _settled = self.locks.settling.read().await;
         let mut how = How { block: waits && self.locks.are_told(), reclaim: false };
         let mut status = self.request(&open.cred, &open.handle, owner, lock, how).await?;
         // The callback service occupies the machine's only place for it: not without need.
@@ -163,6 +187,7 @@ impl V3 {
         owner: OpenLockOwner,
         range: LockRange,
     ) -> Result<()> {
+        self.locks.forget(&open.handle, owner, range);
         let args = UnlockArgs {
             cookie: self.cookie(),
             lock: self.wire_lock(&open.cred, &open.handle, owner, range),
@@ -175,11 +200,6 @@ impl V3 {
                 break status;
             }
         };
-        if let Some(file) = self.locks.files.lock().get_mut(&open.handle) {
-            file.held.unlock(&owner, range);
-            file.lost &= !file.held.is_empty();
-        }
-        self.locks.files.lock().retain(|_, file| !file.held.is_empty());
         match status {
             Status::Granted => Ok(()),
             status => Err(self.refused("NLM UNLOCK", status)),
@@ -192,7 +212,6 @@ impl V3 {
         open: &OpenContext,
         owner: OpenLockOwner,
         lock: Lock,
-        granted: bool,
     ) -> Result<()> {
         if !self.locks.are_told() {
             return Ok(());
@@ -208,10 +227,7 @@ impl V3 {
         while self.nlm::<call::Cancel>(&open.cred, &args).await?.status == Status::DeniedGracePeriod
             && backoff.wait().await
         {}
-        match granted {
-            true => self.unlock_range(open, owner, lock.range).await,
-            false => Ok(()),
-        }
+        Ok(())
     }
 
     /// Whether the server's callbacks about granted locks arrive.
@@ -291,7 +307,12 @@ impl V3 {
     }
 
     async fn reclaim(&self) {
+        let mut unwanted = Vec::new();
         for (handle, cred, owner, lock) in self.held() {
+            let held = || self.locks.held_in(&handle, owner, lock.range);
+            if held().is_empty() {
+                continue;
+            }
             // Not in grace: the server did not restart, and the lock is still held, or was free.
             let mut how = How { block: false, reclaim: true };
             let mut status = self.request(&cred, &handle, owner, lock, how).await;
@@ -299,10 +320,34 @@ impl V3 {
                 how.reclaim = false;
                 status = self.request(&cred, &handle, owner, lock, how).await;
             }
-            if !matches!(status, Ok(Status::Granted)) {
+            // Perhaps it was released before the request arrived.
+            if !lock.range.without(&held()).is_empty() {
+                let open = OpenContext { cred, handle: handle.clone(), state: None };
+                unwanted.push((open, owner, lock.range));
+            }
+            if !matches!(status, Ok(Status::Granted)) && !held().is_empty() {
                 tracing::warn!("{}: a lock could not be reclaimed: {status:?}", self.server);
                 if let Some(file) = self.locks.files.lock().get_mut(&handle) {
                     file.lost = true;
+                }
+            }
+        }
+        if !unwanted.is_empty()
+            && let Some(me) = self.me.upgrade()
+        {
+            // Not here: a server may refuse it until its grace period ends, and restart before.
+            tokio::spawn(async move { me.release_reclaimed(unwanted).await });
+        }
+    }
+
+    /// Releases what was reclaimed although its owner does not hold it any more.
+    async fn release_reclaimed(&self, unwanted: Vec<(OpenContext, OpenLockOwner, LockRange)>) {
+        // No request of the owner is on its way, whose lock this would release.
+        let _alone = self.locks.settling.write().await;
+        for (open, owner, range) in unwanted {
+            for range in range.without(&self.locks.held_in(&open.handle, owner, range)) {
+                if let Err(error) = self.unlock_range(&open, owner, range).await {
+                    tracing::debug!("{error}");
                 }
             }
         }

@@ -160,6 +160,7 @@ pub(super) fn about(
         limits: fit(attrs.maxread, attrs.maxwrite),
         lease: Duration::from_secs(attrs.lease_time.unwrap_or(90).clamp(5, 3600).into()),
         xattrs: attrs.xattr_support.unwrap_or(false),
+        supported: attrs.supported_attrs,
         clones: attrs.supported_attrs.is_some_and(|s| s.contains(CLONE_BLKSIZE)),
     }
 }
@@ -171,6 +172,8 @@ pub(super) struct ServerLimits {
     pub(super) lease: Duration,
     pub(super) xattrs: bool,
     pub(super) clones: bool,
+    /// The attributes that the server supports.
+    pub(super) supported: Option<Bitmap>,
 }
 
 /// Users and groups of this machine, for servers that send names rather than numbers.
@@ -243,7 +246,7 @@ pub(crate) fn neutral(error: Nfs4Error) -> Error {
         Nfs4Error::FileOpen | Nfs4Error::ShareDenied | Nfs4Error::Locked => Error::Busy,
         Nfs4Error::OpenMode => Error::BadFile,
         Nfs4Error::NoXattr => Error::NoAttribute,
-        Nfs4Error::Xattr2Big => Error::Range,
+        Nfs4Error::Xattr2Big => Error::TooLong,
         Nfs4Error::Delay | Nfs4Error::Grace => Error::TimedOut,
         _ => Error::Io,
     }

@@ -11,7 +11,7 @@ use crate::protocol::{
     WriteRequest, Written,
 };
 use crate::transport::{Connection, ReadTarget};
-use crate::v4::state::open_state::is_gone;
+use crate::v4::state::open_state::{is_gone, open_state};
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -111,10 +111,13 @@ impl Protocol for V4 {
     }
 
     async fn statfs(&self, cred: &OpaqueAuth, root: &Handle) -> Result<FsStat> {
-        let mut wanted = super::attr::SPACE;
-        if self.minor >= 2 {
-            wanted = wanted.union(super::attr::SHARED);
-        }
+        let wanted = match self.minor {
+            2.. => super::attr::SPACE.union(super::attr::SHARED),
+            _ => super::attr::SPACE,
+        };
+        // Servers have been seen to fail for those that they do not support.
+        let supported = self.about().and_then(|about| about.supported);
+        let wanted = supported.map_or(wanted, |supported| wanted.intersection(supported));
         let ops = [putfh(root), getattr(wanted)];
         let attrs = take!(self, self.call(cred, "GETATTR", &ops).await?, Getattr)?;
         Ok(super::attr::space(&attrs))
@@ -368,6 +371,11 @@ impl Protocol for V4 {
         range: LockRange,
     ) -> Result<()> {
         self.unlock_range(open, owner, range).await
+    }
+
+    fn locks_held(&self, open: &OpenContext, owner: OpenLockOwner, range: LockRange) -> Vec<Lock> {
+        let state = open_state(open);
+        state.map_or(Vec::new(), |state| state.known.lock().locks.held.within(&owner, range))
     }
 
     async fn release_lock_owner(&self, open: &OpenContext, owner: OpenLockOwner) {

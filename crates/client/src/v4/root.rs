@@ -120,6 +120,10 @@ impl V4 {
             let answer = self.exchange(cred, "LOOKUP", &ops, None).await?;
             let before = found.len();
             self.nodes(answer.results, &mut found)?;
+            for (index, name) in (before..found.len()).zip(now) {
+                let parent = index.checked_sub(1).map_or(dir, |parent| &found[parent].handle);
+                self.found(&found[index], parent, name);
+            }
             match answer.status {
                 Ok(()) if found.len() - before == now.len() => {}
                 Ok(()) => return Err(self.unexpected("LOOKUP")),

@@ -24,8 +24,9 @@ pub(crate) struct Between {
 struct Seen {
     counts: Mutex<HashMap<u32, usize>>,
     compounds: AtomicUsize,
-    /// The next call with this operation is lost, with its connection.
-    cut: Mutex<Option<u32>>,
+    /// The next call with this program and procedure, or operation of NFSv4, is lost, with its
+    /// connection.
+    cut: Mutex<Option<(u32, u32)>>,
     is_cut: Notify,
     go_on: Notify,
     /// The server behind it has no current stateid.
@@ -66,7 +67,12 @@ impl Between {
     /// Drops the next call with an operation from now on, with its connection; ends when it has arrived.
     /// Nothing passes until [`go_on`](Self::go_on).
     pub(crate) fn cut_at(&self, op: OpCode) -> impl Future<Output = ()> + use<> {
-        *self.seen.cut.lock().unwrap() = Some(op as u32);
+        self.cut_at_call(PROGRAM, op as u32)
+    }
+
+    /// The same for a program and procedure, or an operation of NFSv4.
+    pub(crate) fn cut_at_call(&self, program: u32, what: u32) -> impl Future<Output = ()> + use<> {
+        *self.seen.cut.lock().unwrap() = Some((program, what));
         let seen = Arc::clone(&self.seen);
         async move { seen.is_cut.notified().await }
     }
@@ -101,12 +107,20 @@ impl Seen {
 
     /// Counts a call's operations; returns whether to cut here.
     fn is_last(&self, call: &[u8]) -> bool {
-        let Some(ops) = ops_of(call) else { return false };
+        let mut cut = self.cut.lock().unwrap();
+        let Some(ops) = ops_of(call) else {
+            let header = CallHeader::decode(&mut Decoder::new(call.to_vec().into()));
+            let which = header.ok().map(|header| (header.program, header.procedure));
+            let here = which.is_some() && *cut == which;
+            if here {
+                *cut = Some(CUT);
+            }
+            return here;
+        };
         self.compounds.fetch_add(1, Relaxed);
         let mut counts = self.counts.lock().unwrap();
         ops.iter().for_each(|op| *counts.entry(*op).or_default() += 1);
-        let mut cut = self.cut.lock().unwrap();
-        let here = cut.is_some_and(|op| ops.contains(&op));
+        let here = cut.is_some_and(|(program, op)| program == PROGRAM && ops.contains(&op));
         if here {
             *cut = Some(CUT);
         }
@@ -115,7 +129,7 @@ impl Seen {
 }
 
 /// Marks an operation at which a connection was cut.
-const CUT: u32 = u32::MAX;
+const CUT: (u32, u32) = (u32::MAX, u32::MAX);
 
 /// The operations of a compound.
 fn ops_of(call: &[u8]) -> Option<Vec<u32>> {
@@ -276,6 +290,92 @@ async fn pass_or_lose(
         }
     };
     tokio::select! { () = forth => {}, () = back => {} }
+}
+
+/// A proxy between a client and a server that is slow to execute an operation of version 4.1: it loses
+/// the first call with it, with its connection, and puts the resent one off. Then it passes all.
+#[derive(Clone)]
+pub(crate) struct Executing {
+    pub(crate) addr: SocketAddr,
+    /// Slot and number of each call with the operation.
+    sent: Arc<Mutex<Vec<(u32, u32)>>>,
+}
+
+impl Executing {
+    pub(crate) async fn to(server: SocketAddr, op: OpCode) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let executing = Self { addr, sent: Arc::default() };
+        let sent = Arc::clone(&executing.sent);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                // Without a server, close the client's connection.
+                let Ok(server) = TcpStream::connect(server).await else { continue };
+                tokio::spawn(pass_or_put_off(client, server, op, Arc::clone(&sent)));
+            }
+        });
+        executing
+    }
+
+    pub(crate) fn sent(&self) -> Vec<(u32, u32)> {
+        self.sent.lock().unwrap().clone()
+    }
+}
+
+async fn pass_or_put_off(
+    client: TcpStream,
+    server: TcpStream,
+    op: OpCode,
+    sent: Arc<Mutex<Vec<(u32, u32)>>>,
+) {
+    let (mut from_client, to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let to_client = tokio::sync::Mutex::new(to_client);
+    let forth = async {
+        while let Some(call) = record(&mut from_client).await {
+            let Some(number) = sequence_of(&call, op) else {
+                pass_on(&mut to_server, &call).await;
+                continue;
+            };
+            let times = {
+                let mut sent = sent.lock().unwrap();
+                sent.push(number);
+                sent.len()
+            };
+            match times {
+                1 => return,
+                2 => {
+                    const DELAY: u32 = 10008;
+                    // Accepted, without a verifier; no tag; one result, that of SEQUENCE.
+                    let words = [1, 0, 0, 0, 0, DELAY, 0, 1, OpCode::Sequence as u32, DELAY];
+                    let words = words.iter().flat_map(|word| word.to_be_bytes());
+                    let reply: Vec<u8> = call[..4].iter().copied().chain(words).collect();
+                    pass_on(&mut *to_client.lock().await, &reply).await;
+                }
+                _ => pass_on(&mut to_server, &call).await,
+            }
+        }
+    };
+    let back = async {
+        while let Some(reply) = record(&mut from_server).await {
+            pass_on(&mut *to_client.lock().await, &reply).await;
+        }
+    };
+    tokio::select! { () = forth => {}, () = back => {} }
+}
+
+/// Slot and number of a compound with the operation.
+fn sequence_of(call: &[u8], wanted: OpCode) -> Option<(u32, u32)> {
+    if !ops_of(call)?.contains(&(wanted as u32)) {
+        return None;
+    }
+    let mut d = Decoder::new(call.to_vec().into());
+    CallHeader::decode(&mut d).ok()?;
+    let _: CompoundHeader = d.get().ok()?;
+    match Op::decode_next(&mut d).ok()? {
+        Op::Sequence(args) => Some((args.slot, args.sequence_id)),
+        _ => None,
+    }
 }
 
 async fn record(from: &mut OwnedReadHalf) -> Option<Vec<u8>> {

@@ -20,6 +20,7 @@ pub(crate) fn of_vfs(error: weir_vfs::Error) -> Error {
         E::BadFile => Error::OpenMode,
         E::Busy | E::TextBusy => Error::FileOpen,
         E::TooBig => Error::FBig,
+        E::TooLong => Error::Xattr2Big,
         E::NoSpace => Error::NoSpc,
         E::ReadOnly => Error::RoFs,
         E::TooManyLinks => Error::MLink,

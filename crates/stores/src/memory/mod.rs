@@ -424,7 +424,7 @@ impl FileSystem for MemoryFs {
             return Err(Error::Range);
         }
         if value.len() > MAX_XATTR_BYTES {
-            return Err(Error::TooBig);
+            return Err(Error::TooLong);
         }
         let node = self.node(id)?;
         require(caller, &node.ownership(), Permissions::WRITE)?;

@@ -5,7 +5,7 @@
 //!   (call) -> waits for slot ---> sent once --------> answered (OK, or an error for the caller)
 //!               ^      ^            |  |
 //!               |      |  DELAY,    |  |  BADSESSION and its kin, no outcome
-//!               |      +-- GRACE ---+  |
+//!               |      +-- GRACE ---+  |  (DELAY of SEQUENCE itself: sent again in the same slot)
 //!               +------- `recover` ----+
 //! ```
 //!
@@ -150,10 +150,26 @@ impl V4 {
             cache_this: ops.iter().any(|op| !op.code().is_idempotent()),
         });
         let sent = Instant::now();
+        let (mut backoff, mut resent) = (Backoff::new(self.hard), false);
         slot.begin();
         // From here on a failure without an outcome drops the slot, which kills the session.
-        let reply = self.send(cred, operation, Some(begin), ops, target).await?;
-        let mut answer = self.decode(operation, &reply)?;
+        let mut answer = loop {
+            let reply = self.send(cred, operation, Some(&begin), ops, target).await?;
+            let mut answer = self.decode(operation, &reply)?;
+            resent |= answer.resent;
+            answer.resent = resent;
+            if !matches!(answer.results.first(), Some(OpRes::Sequence(Err(Nfs4Error::Delay)))) {
+                break answer;
+            }
+            // If the call was resent, the server may still be executing the first one: with another
+            // number it would be executed twice (RFC 8881 section 15.1.1.3).
+            if !backoff.wait().await {
+                if !resent {
+                    slot.release(false);
+                }
+                return Err(self.timed_out(operation));
+            }
+        };
         let sequenced = match answer.results.is_empty() {
             true => None,
             false => Some(answer.results.remove(0)),
@@ -170,10 +186,6 @@ impl V4 {
                 answer.resent = false;
                 session.slots.set_target(now.target_highest_slot.min(now.highest_slot));
                 Ok(Self::step(answer))
-            }
-            Some(OpRes::Sequence(Err(Nfs4Error::Delay))) => {
-                slot.release(false);
-                Ok(Step::Wait(None))
             }
             Some(OpRes::Sequence(Err(Nfs4Error::RetryUncachedRep))) => {
                 // Executed, but the reply is lost; only idempotent compounds are sent uncached.
@@ -235,7 +247,7 @@ impl V4 {
         &self,
         cred: &OpaqueAuth,
         operation: &'static str,
-        sequence: Option<Op>,
+        sequence: Option<&Op>,
         ops: &[Op],
         target: Option<&ReadTarget>,
     ) -> Result<Reply> {
@@ -251,7 +263,7 @@ impl V4 {
             minor_version: self.minor,
             operations: (ops.len() + usize::from(sequence.is_some())) as u32,
         });
-        sequence.iter().chain(ops).for_each(|op| encoder.put(op));
+        sequence.into_iter().chain(ops).for_each(|op| encoder.put(op));
         self.connection().call(request).await
     }
 

@@ -293,7 +293,8 @@ impl V4 {
                 _ => {
                     let why = answer.status.map_err(|error| self.failed("LOCK", error));
                     tracing::warn!("a lock could not be reclaimed: {why:?}");
-                    state.known.lock().locks.lose();
+                    // Of those reclaimed so far, the stateids are needed to release them.
+                    state.known.lock().locks.lose_some();
                     return Ok(());
                 }
             }

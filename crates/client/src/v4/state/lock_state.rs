@@ -35,6 +35,11 @@ impl Locks {
     /// The server has lost all of them.
     pub(in crate::v4) fn lose(&mut self) {
         self.states.clear();
+        self.lose_some();
+    }
+
+    /// The server has lost some of them: those of owners without a stateid, and perhaps others.
+    pub(in crate::v4) fn lose_some(&mut self) {
         self.lost |= !self.held.is_empty();
     }
 
@@ -63,5 +68,32 @@ impl Locks {
     pub(in crate::v4) fn released(&mut self, owner: OpenLockOwner, range: LockRange) {
         self.held.unlock(&owner, range);
         self.lost &= !self.held.is_empty();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_vfs::LockOwner;
+
+    #[test]
+    fn locks_reclaimed_before_one_was_refused_can_be_released() {
+        let owner = |number| OpenLockOwner { open: 1, owner: LockOwner(0), number };
+        let stateid = |other| StateId { seqid: 1, other: [other; 12] };
+        let part = |start, end| LockRange { start, end };
+        let mut locks = Locks::default();
+        locks.held.lock(&owner(1), part(0, 10), true).unwrap();
+        locks.held.lock(&owner(2), part(10, 20), true).unwrap();
+        // The server restarted: the first lock is reclaimed, the second one refused.
+        locks.forget_states();
+        locks.granted(owner(1), stateid(7));
+        locks.lose_some();
+        assert!(locks.are_lost());
+        assert_eq!(locks.states.get(&owner(1)).map(|state| state.stateid), Some(stateid(7)));
+        locks.released(owner(1), LockRange::ALL);
+        assert!(locks.are_lost());
+        locks.released(owner(2), LockRange::ALL);
+        assert!(!locks.are_lost());
+        assert_eq!(locks.forget(owner(1)), Some(stateid(7)), "it ends at the server, too");
     }
 }

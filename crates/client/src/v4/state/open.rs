@@ -49,6 +49,8 @@ impl V4 {
                 (known.closed, usable && known.granted.contains(access), known.granted)
             };
             if closed {
+                // If its close was given up, the entry is still there.
+                self.opens.remove_entry(&state);
                 continue;
             }
             if !suffices && let Err(error) = self.send_open(&state, &cred, granted | access).await {

@@ -105,6 +105,14 @@ impl Opens {
         self.by_handle.lock().values().cloned().collect()
     }
 
+    /// Removes an entry, unless the file has another one by now.
+    pub(in crate::v4) fn remove_entry(&self, state: &Arc<OpenState>) {
+        let mut opens = self.by_handle.lock();
+        if opens.get(&state.handle).is_some_and(|entry| Arc::ptr_eq(entry, state)) {
+            opens.remove(&state.handle);
+        }
+    }
+
     pub(in crate::v4) fn remove(&self, handle: &Handle) {
         self.by_handle.lock().remove(handle);
     }
@@ -125,4 +133,20 @@ pub(in crate::v4) fn is_state_lost(error: Nfs4Error) -> bool {
             | Nfs4Error::Expired
             | Nfs4Error::AdminRevoked
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_removed_by_those_that_have_it() {
+        let (opens, handle) = (Opens::default(), Handle(weir_xdr::Bytes::from_static(b"file")));
+        let first = opens.entry(&handle);
+        opens.remove_entry(&first);
+        let second = opens.entry(&handle);
+        assert!(!Arc::ptr_eq(&first, &second));
+        opens.remove_entry(&first);
+        assert!(Arc::ptr_eq(&second, &opens.entry(&handle)));
+    }
 }

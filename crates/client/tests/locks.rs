@@ -1,0 +1,167 @@
+//! Locks that are given up, reclaimed, and used to exclude other writers.
+
+mod common;
+
+use common::between::Between;
+use common::{Served, opened};
+use futures_util::FutureExt;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_client::{MountOptions, NfsFs};
+use weir_nfs::v4::OpCode;
+use weir_nfs::{nlm, v4};
+use weir_vfs::{
+    Access, Caller, CreateMode, FileSystem, Lock, LockOwner, LockRange, OpenFile, SetAttr,
+};
+
+const ME: LockOwner = LockOwner(1);
+const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
+
+fn range(start: u64, end: u64) -> LockRange {
+    LockRange { start, end }
+}
+
+fn lock(start: u64, end: u64, exclusive: bool) -> Lock {
+    Lock { range: range(start, end), exclusive }
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), what).await.expect("it hangs")
+}
+
+/// A mount through the proxy.
+async fn through(between: &Between, version: &str) -> Arc<NfsFs> {
+    let port = between.addr.port();
+    let url = format!("nfs://{}/?vers={version}&mountport={port}", between.addr);
+    NfsFs::mount(&url.parse().unwrap(), &MountOptions::default()).await.unwrap()
+}
+
+/// The calls that request locks, as the proxy distinguishes them.
+fn lock_calls(version: &str) -> (u32, u32) {
+    match version {
+        "3" => (nlm::PROGRAM, nlm::Procedure::Lock as u32),
+        _ => (v4::PROGRAM, OpCode::Lock as u32),
+    }
+}
+
+/// Requests a lock, and gives the request up when it is on its way.
+async fn give_up(between: &Between, version: &str, file: &Arc<dyn OpenFile>, lock: Lock) {
+    let (program, what) = lock_calls(version);
+    let on_its_way = between.cut_at_call(program, what);
+    let file = Arc::clone(file);
+    let request = tokio::spawn(async move { file.lock(ME, lock, false).await });
+    soon(on_its_way).await;
+    request.abort();
+    assert!(request.await.unwrap_err().is_cancelled());
+}
+
+/// Whether another client finds a shared lock in its way, an exclusive one, or none.
+async fn in_the_way(other: &Arc<dyn OpenFile>, at: LockRange) -> Option<bool> {
+    let found = other.test_lock(LockOwner(2), Lock { range: at, exclusive: true }).await.unwrap();
+    found.map(|lock| lock.exclusive)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_request_that_is_given_up_leaves_what_the_owner_held() {
+    let served = Served::start();
+    let between = Between::to(served.addr).await;
+    for version in VERSIONS {
+        let (nfs, direct) = (through(&between, version).await, served.mount("vers=4.2").await);
+        let (set, name) = (SetAttr::default(), format!("held {version}"));
+        let new = nfs.root().entry(name.as_bytes()).with(&set);
+        nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        let file = opened(&nfs, name.as_bytes()).await;
+        let other = opened(&direct, name.as_bytes()).await;
+
+        soon(file.lock(ME, lock(10, 20, false), false)).await.unwrap();
+        give_up(&between, version, &file, lock(0, 30, true)).await;
+        between.go_on();
+        // It has its turn after the request that was given up.
+        soon(file.lock(ME, lock(100, 101, true), false)).await.unwrap();
+        assert_eq!(in_the_way(&other, range(0, 10)).await, None, "{version}");
+        assert_eq!(in_the_way(&other, range(10, 20)).await, Some(false), "{version}: shared");
+        assert_eq!(in_the_way(&other, range(20, 30)).await, None, "{version}");
+        drop(file);
+        nfs.unmount().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_request_that_is_given_up_undoes_no_later_one() {
+    let served = Served::start();
+    let between = Between::to(served.addr).await;
+    for version in VERSIONS {
+        let (nfs, direct) = (through(&between, version).await, served.mount("vers=4.2").await);
+        let (set, name) = (SetAttr::default(), format!("later {version}"));
+        let new = nfs.root().entry(name.as_bytes()).with(&set);
+        nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        let file = opened(&nfs, name.as_bytes()).await;
+        let other = opened(&direct, name.as_bytes()).await;
+
+        give_up(&between, version, &file, lock(0, 30, true)).await;
+        let later = Arc::clone(&file);
+        let later = tokio::spawn(async move { later.lock(ME, lock(0, 30, true), false).await });
+        between.go_on();
+        soon(later).await.unwrap().unwrap();
+        soon(file.lock(ME, lock(100, 101, true), false)).await.unwrap();
+        assert_eq!(in_the_way(&other, range(0, 30)).await, Some(true), "{version}");
+        drop(file);
+        nfs.unmount().await;
+    }
+}
+
+/// A lock is released between the moment in which the client begins to reclaim, and its turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_released_lock_is_not_reclaimed() {
+    let mut served = Served::start();
+    let between = Between::to(served.addr).await;
+    let nfs = through(&between, "3").await;
+    let new = SetAttr::default();
+    let new = nfs.root().entry(b"file").with(&new);
+    nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+    let file = opened(&nfs, b"file").await;
+    file.lock(ME, lock(0, 10, true), false).await.unwrap();
+    file.lock(ME, lock(20, 30, true), false).await.unwrap();
+
+    let reclaims = between.cut_at_call(nlm::PROGRAM, nlm::Procedure::Lock as u32);
+    served.restart();
+    soon(reclaims).await;
+    let releasing = Arc::clone(&file);
+    let mut release = Box::pin(async move { releasing.unlock(ME, range(20, 30)).await });
+    // It is sent behind the first lock's reclaim.
+    assert!(release.as_mut().now_or_never().is_none());
+    between.go_on();
+    soon(release).await.unwrap();
+
+    let direct = served.mount("vers=4.2").await;
+    let other = opened(&direct, b"file").await;
+    let reclaimed = async {
+        while in_the_way(&other, range(0, 10)).await.is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon(reclaimed).await;
+    // One more request of the same file, behind what is left of the reclaim.
+    file.lock(ME, lock(100, 101, true), false).await.unwrap();
+    assert_eq!(in_the_way(&other, range(20, 30)).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_granted_lock_shows_what_others_wrote_before() {
+    let served = Served::start();
+    for version in VERSIONS {
+        let nfs = served.mount(&format!("vers={version},actimeo=3600")).await;
+        let direct = served.mount("vers=4.2").await;
+        let (set, name) = (SetAttr::default(), format!("seen {version}"));
+        let new = nfs.root().entry(name.as_bytes()).with(&set);
+        let id = nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap().attr.id;
+        let file = nfs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap();
+        assert_eq!(file.getattr().await.unwrap().size, 0);
+
+        let other = opened(&direct, name.as_bytes()).await;
+        other.set_size(7).await.unwrap();
+        assert_eq!(file.getattr().await.unwrap().size, 0, "{version}: as cached");
+        file.lock(ME, lock(0, 10, true), false).await.unwrap();
+        assert_eq!(file.getattr().await.unwrap().size, 7, "{version}");
+    }
+}
