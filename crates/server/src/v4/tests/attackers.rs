@@ -1,6 +1,9 @@
 //! Peers that use as much as they can of the server's limits.
 
+use super::v40::introduce_at;
 use super::*;
+use crate::state::ClientId;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use weir_nfs::v4::Bitmap;
 use weir_nfs::v4::op::{create, readdir, setclientid};
@@ -183,6 +186,45 @@ async fn each_use_of_descriptors_stays_within_its_part() {
     assert!(used < 16, "there is one for another address: {used}");
     let mut other = f.connect_from("127.0.0.9", "other", 2).await;
     other.begin_session(1 << 20).await;
+}
+
+#[tokio::test]
+async fn clients_at_whose_addresses_nothing_answers_leave_callbacks_to_others() {
+    let f = Fixture::new().await;
+    let silent = TcpListener::bind("127.0.0.2:0").await.unwrap();
+    let addr = silent.local_addr().unwrap();
+    let (open, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let at_once = most.clone();
+    let accepting = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = silent.accept().await.unwrap();
+            at_once.fetch_max(open.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            let open = open.clone();
+            tokio::spawn(async move {
+                // Reads to the end, at which the server has given up.
+                while stream.read_u8().await.is_ok() {}
+                open.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    });
+    for number in 0..80 {
+        let name = format!("silent {number}").leak();
+        let mut c = f.connect_from("127.0.0.2", name, 0).await;
+        introduce_at(&mut c, Some(addr)).await;
+    }
+    let (addr, _called, _) = callbacks::listen().await;
+    let mut c = f.connect("answers", 0).await;
+    let id = ClientId(introduce_at(&mut c, Some(addr)).await);
+    let can_be_called = async {
+        while !f.server.services.state.lock().can_call(id) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), can_be_called).await.expect("it is tried");
+    // One more at a time may be open for the moment in which the server gives another one up.
+    let most = most.load(Ordering::Relaxed);
+    assert!(most <= 8, "{most} connections at once to an address at which nothing answers");
+    accepting.abort();
 }
 
 #[tokio::test]
