@@ -217,8 +217,18 @@ async fn open_for(
     };
     let owner = args.owner.owner.0.clone();
     let (by, made) = (cx.principal.clone(), found.by == Maker::This);
-    let request =
-        OpenRequest { client, owner, node, share, claim, confirm, by, made, file: file.clone() };
+    let request = OpenRequest {
+        client,
+        owner,
+        node,
+        share,
+        claim,
+        confirm,
+        by,
+        made,
+        truncates: found.truncate,
+        file: file.clone(),
+    };
     let touch = if found.truncate { Touch::Change } else { share.touch() };
     let recalled = cx.services.recalls.claim(node, touch, Some(client)).await.map_err(of_vfs)?;
     let (id, before) = take_share(cx, request, found.reserved.as_ref(), now).await?;

@@ -3,17 +3,20 @@
 //! A page of entries never exceeds the size that the client allows, and holds at least one entry
 //! unless the directory has ended. A caller needs search permission to get attributes of entries,
 //! as for LOOKUP. With read permission alone, it gets names and file IDs.
+//!
+//! The attributes of an entry are those that GETATTR returns. A page ends before a file whose delegate
+//! does not tell them in time; the client asks for that file again with the next page.
 
 use crate::handle::Node;
 use crate::v4::attrs::{self, Besides};
 use crate::v4::context::{Context, Target};
-use crate::v4::ops::attr::attributes;
+use crate::v4::ops::attr::{OF_DATA, attributes};
 use crate::v4::ops::name::current_dir;
 use crate::v4::status::of_vfs;
 use weir_nfs::v4::attr::{Attrs, FILEID, MOUNTED_ON_FILEID, RDATTR_ERROR, WRITE_ONLY};
 use weir_nfs::v4::op::readdir::{self, Entries, Entry, Listing};
 use weir_nfs::v4::{Bitmap, Error, OpCode};
-use weir_vfs::{DirEntry, ReaddirRequest};
+use weir_vfs::{Attr, DirEntry, ReaddirRequest};
 use weir_xdr::Encoder;
 
 /// Size of the verifier, the end of the list, and eof.
@@ -67,8 +70,15 @@ pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::R
         let read = read.map_err(of_vfs)?;
         eof = read.eof || read.entries.is_empty();
         for found in read.entries {
+            let entry = match entry(cx, &dir, &found, &looked_up).await {
+                Err(Error::Delay) if !page.entries.is_empty() => {
+                    eof = false;
+                    break 'filling;
+                }
+                entry => entry?,
+            };
             cookie = found.cookie;
-            if let Some(entry) = entry(cx, &dir, &found, &looked_up).await?
+            if let Some(entry) = entry
                 && !page.push(entry)
             {
                 eof = false;
@@ -118,12 +128,16 @@ async fn entry(
             }));
         }
         let target = Target { node, caller: dir.caller.clone(), ..*dir };
-        let attrs = match besides.of_file(&cx.nfs.id_map, &target, attr, *asked).await {
-            Ok(besides) => Attrs {
-                rdattr_error: errors.then_some(Ok(())),
-                ..attrs::of_file(cx, &target, attr, &besides, *asked)
-            },
+        let attrs = async {
+            let newest = newest(cx, &target, *asked).await?;
+            let attr = newest.as_ref().unwrap_or(attr);
+            let besides = besides.of_file(&cx.nfs.id_map, &target, attr, *asked).await?;
+            Ok(attrs::of_file(cx, &target, attr, &besides, *asked))
+        };
+        let attrs = match attrs.await {
+            Ok(attrs) => Attrs { rdattr_error: errors.then_some(Ok(())), ..attrs },
             Err(Error::Stale | Error::NoEnt) => return Ok(None),
+            Err(Error::Delay) => return Err(Error::Delay),
             Err(error) if *errors => Attrs { rdattr_error: Some(Err(error)), ..Attrs::default() },
             Err(error) => return Err(error),
         };
@@ -137,6 +151,16 @@ async fn entry(
     let rdattr_error = errors.then_some(Ok(()));
     let attrs = Attrs { rdattr_error, fileid, mounted_on_fileid, ..Attrs::default() };
     Ok(Some(Entry { cookie, name, attrs }))
+}
+
+/// The attributes to show of a file that may be delegated; `None`: those of the store.
+async fn newest(cx: &Context, target: &Target<'_>, asked: Bitmap) -> Result<Option<Attr>, Error> {
+    let recalls = &cx.services.recalls;
+    if asked.intersection(OF_DATA).is_empty() || !recalls.may_be_delegated(target.node) {
+        return Ok(None);
+    }
+    let attr = recalls.attr(target.fs(), target.node, cx.known_client()).await;
+    attr.map(Some).map_err(of_vfs)
 }
 
 /// The attributes of the root of an export that is mounted on an entry; `None` if the client may
