@@ -22,6 +22,7 @@ use crate::state::{
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -58,6 +59,8 @@ pub(crate) struct Callbacks {
     /// Connections that are bound to a backchannel, by connection number.
     peers: Mutex<HashMap<u64, Weak<Peer>>>,
     outgoing: Outgoing,
+    /// Clients of minor version 0 that are being tried, and whether to try them again.
+    probing: Mutex<HashMap<ClientId, bool>>,
 }
 
 /// The outgoing connections.
@@ -96,7 +99,12 @@ impl Outgoing {
 
 impl Callbacks {
     pub(crate) fn new(state: Arc<Mutex<State<File>>>) -> Self {
-        Self { state, peers: Mutex::default(), outgoing: Outgoing::new() }
+        Self {
+            state,
+            peers: Mutex::default(),
+            outgoing: Outgoing::new(),
+            probing: Mutex::default(),
+        }
     }
 
     /// Calls one operation of a client's callback program. Returns its result, or `None` if the
@@ -233,12 +241,32 @@ impl Callbacks {
         called.inspect_err(|error| debug!("{}: a callback failed: {error}", service.addr)).ok()
     }
 
-    /// Checks whether a client of minor version 0 answers at the address that it registered.
+    /// Checks whether a client of minor version 0 answers at the address that it registered. One task
+    /// at a time does this for a client, and tries again if the client has registered meanwhile: so
+    /// repeated registrations make no queue.
     pub(crate) async fn probe_service(&self, client: ClientId) {
-        let service = self.state.lock().clients.get(client).ok().and_then(|c| c.callback);
-        let Some(service) = service else { return };
-        let answered = self.exchange::<()>(service, PROC_CB_NULL, &()).await.is_some();
-        self.set_up(client, service, answered);
+        match self.probing.lock().entry(client) {
+            Entry::Occupied(mut again) => {
+                again.insert(true);
+                return;
+            }
+            Entry::Vacant(new) => drop(new.insert(false)),
+        }
+        loop {
+            let service = self.state.lock().clients.get(client).ok().and_then(|c| c.callback);
+            if let Some(service) = service {
+                let answered = self.exchange::<()>(service, PROC_CB_NULL, &()).await.is_some();
+                self.set_up(client, service, answered);
+            }
+            let mut probing = self.probing.lock();
+            match probing.get_mut(&client) {
+                Some(again) if *again => *again = false,
+                _ => {
+                    probing.remove(&client);
+                    return;
+                }
+            }
+        }
     }
 
     fn set_up(&self, client: ClientId, service: CallbackService, is_up: bool) {

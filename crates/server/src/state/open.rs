@@ -107,7 +107,8 @@ impl<F: Clone> State<F> {
             Claim::New | Claim::Reclaim => None,
         };
         let open = self.opens.get_mut(&key).ok_or(StateError::BadStateId)?;
-        open.share = open.share.union(share);
+        // Of a truncation until `truncated`: nobody may deny it before it is done.
+        open.share = open.share.union(effect);
         if made {
             open.made_by = Some(by.clone());
         } else if open.made_by.is_none() {
@@ -200,6 +201,14 @@ impl<F: Clone> State<F> {
         }
         if !share.access.contains(Access::WRITE) {
             open.writer = None;
+        }
+    }
+
+    /// Ends the truncation of an OPEN: others may deny writing from now on, unless the owner has opened
+    /// the file for writing.
+    pub(crate) fn truncated(&mut self, id: StateId) {
+        if let Some(open) = self.opens.get_mut(&id.key) {
+            open.share = open.opened.iter().fold(Share::default(), |all, &share| all.union(share));
         }
     }
 

@@ -116,6 +116,9 @@ fn an_open_that_truncates_conflicts_like_one_that_writes() {
     assert_eq!(state.open(truncates.clone(), T0), Err(StateError::ShareDenied), "an upgrade, too");
     state.close(a, denies, NODE).unwrap();
     let opened = state.open(truncates, T0).unwrap();
+    assert_eq!(state.open(request(a, alone), T0), Err(StateError::ShareDenied), "until it is done");
+    state.truncated(opened);
+    state.open(request(a, alone), T0).unwrap();
     let write = state.io(Some(b), opened, NODE, Access::WRITE);
     assert_eq!(write.unwrap_err(), StateError::OpenMode, "it does not become one for writing");
 }

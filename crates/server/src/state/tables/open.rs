@@ -72,7 +72,8 @@ pub(crate) struct OpenRequest<F> {
     pub(crate) by: Principal,
     /// Whether this OPEN created the file.
     pub(crate) made: bool,
-    /// Whether this OPEN truncates the file, so that others may deny it as they deny writing.
+    /// Whether this OPEN truncates the file, which others may deny as they deny writing. The open counts
+    /// as one for writing until [`State::truncated`](crate::state::State::truncated).
     pub(crate) truncates: bool,
     /// An open file with the access of [`share`](Self::share).
     pub(crate) file: F,

@@ -188,16 +188,16 @@ async fn each_use_of_descriptors_stays_within_its_part() {
     other.begin_session(1 << 20).await;
 }
 
-#[tokio::test]
-async fn clients_at_whose_addresses_nothing_answers_leave_callbacks_to_others() {
-    let f = Fixture::new().await;
-    let silent = TcpListener::bind("127.0.0.2:0").await.unwrap();
-    let addr = silent.local_addr().unwrap();
+/// A callback service that accepts connections and answers nothing: its address, and the maximum
+/// number of connections that were open at a time.
+async fn silent_service(ip: &str) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind((ip, 0)).await.unwrap();
+    let addr = listener.local_addr().unwrap();
     let (open, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let at_once = most.clone();
-    let accepting = tokio::spawn(async move {
+    tokio::spawn(async move {
         loop {
-            let (mut stream, _) = silent.accept().await.unwrap();
+            let (mut stream, _) = listener.accept().await.unwrap();
             at_once.fetch_max(open.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
             let open = open.clone();
             tokio::spawn(async move {
@@ -207,11 +207,11 @@ async fn clients_at_whose_addresses_nothing_answers_leave_callbacks_to_others() 
             });
         }
     });
-    for number in 0..80 {
-        let name = format!("silent {number}").leak();
-        let mut c = f.connect_from("127.0.0.2", name, 0).await;
-        introduce_at(&mut c, Some(addr)).await;
-    }
+    (addr, most)
+}
+
+/// Registers a client that answers callbacks, and waits until the server knows that.
+async fn answers_callbacks(f: &Fixture) {
     let (addr, _called, _) = callbacks::listen().await;
     let mut c = f.connect("answers", 0).await;
     let id = ClientId(introduce_at(&mut c, Some(addr)).await);
@@ -221,10 +221,35 @@ async fn clients_at_whose_addresses_nothing_answers_leave_callbacks_to_others() 
         }
     };
     tokio::time::timeout(Duration::from_secs(60), can_be_called).await.expect("it is tried");
-    // One more at a time may be open for the moment in which the server gives another one up.
+}
+
+#[tokio::test]
+async fn clients_at_whose_addresses_nothing_answers_leave_callbacks_to_others() {
+    let f = Fixture::new().await;
+    let (addr, most) = silent_service("127.0.0.2").await;
+    for number in 0..80 {
+        let name = format!("silent {number}").leak();
+        let mut c = f.connect_from("127.0.0.2", name, 0).await;
+        introduce_at(&mut c, Some(addr)).await;
+    }
+    answers_callbacks(&f).await;
+    // More than four only for the moments in which the server gives others up.
     let most = most.load(Ordering::Relaxed);
     assert!(most <= 8, "{most} connections at once to an address at which nothing answers");
-    accepting.abort();
+}
+
+#[tokio::test]
+async fn a_client_that_registers_repeatedly_is_tried_once_at_a_time() {
+    let f = Fixture::new().await;
+    let (addr, most) = silent_service("127.0.0.1").await;
+    let mut c = f.connect("silent", 0).await;
+    for _ in 0..20 {
+        introduce_at(&mut c, Some(addr)).await;
+    }
+    // Of the same address, so it would wait behind a queue.
+    answers_callbacks(&f).await;
+    let most = most.load(Ordering::Relaxed);
+    assert!(most <= 2, "{most} connections at once for one client");
 }
 
 #[tokio::test]
