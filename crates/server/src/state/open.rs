@@ -107,7 +107,7 @@ impl<F: Clone> State<F> {
             Claim::New | Claim::Reclaim => None,
         };
         let open = self.opens.get_mut(&key).ok_or(StateError::BadStateId)?;
-        // Of a truncation until `truncated`: nobody may deny it before it is done.
+        // Writes until `truncated`, too: no other open may deny a truncation in progress.
         open.share = open.share.union(effect);
         if made {
             open.made_by = Some(by.clone());

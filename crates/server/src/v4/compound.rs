@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_the_same_digest_whatever_slots_are_in_use() {
+    fn a_request_has_the_same_digest_with_another_highest_slot() {
         use weir_nfs::v4::op::sequence;
         let of = |slot, highest_slot, cache_this| {
             let (session, sequence_id) = ([7; 16], 9);

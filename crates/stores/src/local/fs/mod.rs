@@ -56,7 +56,7 @@ pub struct LocalFs {
     /// Bits that the process's umask removes from modes, and that have to be set again.
     umask: u32,
     capabilities: Capabilities,
-    /// Whether the file system is of this machine, so that locks of its files wait for nobody else.
+    /// Whether the file system is of this machine, so that locks of its files wait for no other one.
     is_local: bool,
 }
 
