@@ -1,6 +1,7 @@
 //! Requests that clients send again, to the same server or after it was restarted.
 
 use super::*;
+use weir_nfs::v4::Fattr;
 use weir_nfs::v4::op::{create, rename};
 use weir_nfs::v4::types::FileType;
 
@@ -27,6 +28,10 @@ async fn create(f: &Fixture) {
     .unwrap();
 }
 
+fn is_dir() -> Fattr {
+    Attrs { kind: Some(FileType::Directory), ..Attrs::default() }.into()
+}
+
 /// Changes each of which is possible once, in this order.
 fn changes() -> Vec<Vec<Op>> {
     let mut all = vec![mkdir("a"), rename("a", "b")];
@@ -42,7 +47,6 @@ fn changes() -> Vec<Vec<Op>> {
     // Two changes in one compound.
     all.push([mkdir("c"), rename("c", "d"), vec![Op::Remove("link".into())]].concat());
     // The names that are removed are looked up first, as Weir's own client does.
-    let is_dir = || Attrs { kind: Some(FileType::Directory), ..Attrs::default() }.into();
     for (name, check) in [("d", Op::Verify(is_dir())), ("file", Op::Nverify(is_dir()))] {
         let look_up = vec![Op::Putrootfh(()), Op::Lookup(name.into()), check];
         all.push([look_up, vec![Op::Putrootfh(()), Op::Remove(name.into())]].concat());
@@ -82,6 +86,24 @@ async fn a_change_of_names_in_a_session_is_made_once_over_restarts() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_removal_that_is_sent_again_leaves_what_has_the_name_by_then() {
+    let mut f = Fixture::new().await;
+    create(&f).await;
+    let look_up = vec![Op::Putrootfh(()), Op::Lookup("file".into()), Op::Nverify(is_dir())];
+    let ops = [look_up, vec![Op::Putrootfh(()), Op::Remove("file".into())]].concat();
+    let mut client = f.client("a").await;
+    client.ok(ops.clone()).await;
+    let (session, sequence) = (client.session, client.sequence);
+    f.restart().await;
+    let mut other = f.client("b").await;
+    other.ok(mkdir("file")).await;
+    let mut client = f.connect("a", 2).await;
+    (client.session, client.sequence) = (session, sequence - 1);
+    client.ok(ops).await;
+    other.ok(vec![Op::Putrootfh(()), Op::Lookup("file".into()), Op::Verify(is_dir())]).await;
 }
 
 #[tokio::test]
