@@ -4,8 +4,9 @@
 //! unless the directory has ended. A caller needs search permission to get attributes of entries,
 //! as for LOOKUP. With read permission alone, it gets names and file IDs.
 //!
-//! The attributes of an entry are those that GETATTR returns. A page ends before a file whose delegate
-//! does not tell them in time; the client asks for that file again with the next page.
+//! The attributes of an entry are those that GETATTR returns. If a delegate does not tell them in time, its file's entry
+//! has an error, and so have those of the page's other files that are written elsewhere: one page waits once. If
+//! the client does not ask for errors of entries (`rdattr_error`), the page ends before that file.
 
 use crate::handle::Node;
 use crate::v4::attrs::{self, Besides};
@@ -13,6 +14,7 @@ use crate::v4::context::{Context, Target};
 use crate::v4::ops::attr::{OF_DATA, attributes};
 use crate::v4::ops::name::current_dir;
 use crate::v4::status::of_vfs;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use weir_nfs::v4::attr::{Attrs, FILEID, MOUNTED_ON_FILEID, RDATTR_ERROR, WRITE_ONLY};
 use weir_nfs::v4::op::readdir::{self, Entries, Entry, Listing};
 use weir_nfs::v4::{Bitmap, Error, OpCode};
@@ -50,6 +52,7 @@ pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::R
         errors: args.attrs.contains(RDATTR_ERROR),
         besides,
         may_search,
+        is_slow: AtomicBool::new(false),
     };
     let mut page = Page { bytes_left, entries: Vec::new(), scratch: Encoder::new() };
     let (mut cookie, mut eof) = (args.cookie, false);
@@ -102,6 +105,8 @@ struct EntryRequest {
     errors: bool,
     besides: Besides,
     may_search: bool,
+    /// Whether a delegate has not told a file's attributes in time.
+    is_slow: AtomicBool,
 }
 
 /// An entry with its attributes; `None` if it was removed meanwhile.
@@ -109,8 +114,9 @@ async fn entry(
     cx: &Context,
     dir: &Target<'_>,
     found: &DirEntry,
-    EntryRequest { asked, beyond, errors, besides, may_search }: &EntryRequest,
+    request: &EntryRequest,
 ) -> Result<Option<Entry>, Error> {
+    let EntryRequest { asked, beyond, errors, besides, may_search, is_slow } = request;
     let (cookie, name) = (found.cookie, found.name[..].into());
     if !may_search {
         // The same as for an entry whose lookup fails for another reason.
@@ -129,7 +135,7 @@ async fn entry(
         }
         let target = Target { node, caller: dir.caller.clone(), ..*dir };
         let attrs = async {
-            let newest = newest(cx, &target, *asked).await?;
+            let newest = newest(cx, &target, *asked, is_slow).await?;
             let attr = newest.as_ref().unwrap_or(attr);
             let besides = besides.of_file(&cx.nfs.id_map, &target, attr, *asked).await?;
             Ok(attrs::of_file(cx, &target, attr, &besides, *asked))
@@ -137,7 +143,6 @@ async fn entry(
         let attrs = match attrs.await {
             Ok(attrs) => Attrs { rdattr_error: errors.then_some(Ok(())), ..attrs },
             Err(Error::Stale | Error::NoEnt) => return Ok(None),
-            Err(Error::Delay) => return Err(Error::Delay),
             Err(error) if *errors => Attrs { rdattr_error: Some(Err(error)), ..Attrs::default() },
             Err(error) => return Err(error),
         };
@@ -154,13 +159,24 @@ async fn entry(
 }
 
 /// The attributes to show of a file that may be delegated; `None`: those of the store.
-async fn newest(cx: &Context, target: &Target<'_>, asked: Bitmap) -> Result<Option<Attr>, Error> {
-    let recalls = &cx.services.recalls;
+async fn newest(
+    cx: &Context,
+    target: &Target<'_>,
+    asked: Bitmap,
+    is_slow: &AtomicBool,
+) -> Result<Option<Attr>, Error> {
+    let (recalls, client) = (&cx.services.recalls, cx.known_client());
     if asked.intersection(OF_DATA).is_empty() || !recalls.may_be_delegated(target.node) {
         return Ok(None);
     }
-    let attr = recalls.attr(target.fs(), target.node, cx.known_client()).await;
-    attr.map(Some).map_err(of_vfs)
+    if is_slow.load(Relaxed) && recalls.is_written_elsewhere(target.node, client) {
+        return Err(Error::Delay);
+    }
+    let attr = recalls.attr(target.fs(), target.node, client).await.map_err(of_vfs);
+    if attr == Err(Error::Delay) {
+        is_slow.store(true, Relaxed);
+    }
+    attr.map(Some)
 }
 
 /// The attributes of the root of an export that is mounted on an entry; `None` if the client may

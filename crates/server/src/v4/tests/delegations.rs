@@ -4,7 +4,7 @@ use super::v40::introduce_at;
 use super::*;
 use std::time::{Duration, Instant};
 use weir_nfs::v4::CbOp;
-use weir_nfs::v4::attr::{CHANGE, SIZE};
+use weir_nfs::v4::attr::{CHANGE, RDATTR_ERROR, SIZE};
 use weir_nfs::v4::op::bind_conn_to_session::{Args as Bind, DirFromClient};
 use weir_nfs::v4::op::open::{Claim, Delegation, DelegationType, How, ShareAccess, WhyNone};
 use weir_nfs::v4::op::{close, read, readdir, remove, setattr, write};
@@ -340,20 +340,18 @@ fn v3_handle(file: &FileHandle) -> weir_nfs::v3::types::FileHandle {
     weir_xdr::Opaque::copy_from(file)
 }
 
+/// READDIR of the root.
+fn listing(cookie: u64, attrs: &[u32]) -> Vec<Op> {
+    let attrs = Bitmap::of(attrs);
+    let args = readdir::Args { cookie, verifier: [0; 8], dir_count: 4096, max_count: 4096, attrs };
+    vec![Op::Putrootfh(()), Op::Readdir(args)]
+}
+
 #[tokio::test]
 async fn a_listing_ends_before_a_file_whose_delegate_is_slow() {
     let f = Fixture::new().await;
     let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
-    let list = |cookie| {
-        let args = readdir::Args {
-            cookie,
-            verifier: [0; 8],
-            dir_count: 4096,
-            max_count: 4096,
-            attrs: Bitmap::of(&[SIZE]),
-        };
-        vec![Op::Putrootfh(()), Op::Readdir(args)]
-    };
+    let list = |cookie| listing(cookie, &[SIZE]);
     a.make("first").await;
     let file = a.make("second").await;
     let OpRes::Readdir(Ok(all)) = b.ok(list(0)).await.remove(1) else { panic!() };
@@ -363,6 +361,25 @@ async fn a_listing_ends_before_a_file_whose_delegate_is_slow() {
     let OpRes::Readdir(Ok(some)) = b.ok(list(0)).await.remove(1) else { panic!() };
     assert_eq!((some.entries.0.len(), some.eof), (1, false));
     assert_eq!(b.fails(list(some.entries.0[0].cookie)).await, Error::Delay);
+}
+
+#[tokio::test]
+async fn a_listing_waits_for_one_slow_delegate_alone() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    for name in ["first", "second", "third", "fourth"] {
+        let file = a.make(name).await;
+        a.delegated(&file, WANT_WRITE).await;
+    }
+    a.make("fifth").await;
+    let begun = Instant::now();
+    let whole = listing(0, &[SIZE, RDATTR_ERROR]);
+    let OpRes::Readdir(Ok(all)) = b.ok(whole).await.remove(1) else { panic!() };
+    let slow = |entry: &&readdir::Entry| entry.attrs.rdattr_error == Some(Err(Error::Delay));
+    assert_eq!((all.entries.0.len(), all.entries.0.iter().filter(slow).count()), (5, 4));
+    assert_eq!(all.entries.0.iter().filter(|entry| entry.attrs.size.is_some()).count(), 1);
+    // One takes 3 s at most: it is asked, and then recalled.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
