@@ -12,14 +12,17 @@
 //!    Only then is its slot reused. The server does not reuse the sequence number for another call
 //!    as long as the client may have accepted this one.
 //! 4. Callbacks in progress are bounded: by the slots of the sessions, and by [`OUTGOING`]
-//!    connections.
+//!    connections, of which an address has a part. So a client that registers addresses at which
+//!    nothing answers delays no other client's recalls.
 
+use crate::admission;
 use crate::peer::Peer;
 use crate::state::{
     BackCall, BackOutcome, CallbackCred, CallbackService, ClientId, Referring, SessionId, State,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -41,6 +44,10 @@ use weir_xdr::{Decode, Decoder, Encode, Encoder, List, Opaque};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Concurrent outgoing connections to clients of minor version 0.
 const OUTGOING: usize = 64;
+/// Of these, to the clients of one address.
+const OUTGOING_TO_ADDRESS: usize = 8;
+/// Of those, to try whether a client answers. The rest is left for recalls.
+const PROBES_OF_ADDRESS: usize = 4;
 /// How often the server sends a callback before it counts as failed.
 const ATTEMPTS: usize = 4;
 /// How long to wait after the client answers NFS4ERR_DELAY.
@@ -51,12 +58,53 @@ pub(crate) struct Callbacks {
     state: Arc<Mutex<State<File>>>,
     /// Connections that are bound to a backchannel, by connection number.
     peers: Mutex<HashMap<u64, Weak<Peer>>>,
-    outgoing: Semaphore,
+    outgoing: Outgoing,
+    /// Clients of minor version 0 that are being tried, and whether to try them again.
+    probing: Mutex<HashMap<ClientId, bool>>,
+}
+
+/// The outgoing connections.
+struct Outgoing {
+    all: Semaphore,
+    addresses: Mutex<HashMap<IpAddr, Weak<OutgoingToAddress>>>,
+}
+
+/// The outgoing connections to an address.
+struct OutgoingToAddress {
+    all: Semaphore,
+    probes: Semaphore,
+}
+
+impl Outgoing {
+    fn new() -> Self {
+        Self { all: Semaphore::new(OUTGOING), addresses: Mutex::default() }
+    }
+
+    /// Those to the host of this address.
+    fn to(&self, ip: IpAddr) -> Arc<OutgoingToAddress> {
+        let mut addresses = self.addresses.lock();
+        let host = admission::host(ip);
+        if let Some(known) = addresses.get(&host).and_then(Weak::upgrade) {
+            return known;
+        }
+        addresses.retain(|_, used| used.strong_count() > 0);
+        let new = Arc::new(OutgoingToAddress {
+            all: Semaphore::new(OUTGOING_TO_ADDRESS),
+            probes: Semaphore::new(PROBES_OF_ADDRESS),
+        });
+        addresses.insert(host, Arc::downgrade(&new));
+        new
+    }
 }
 
 impl Callbacks {
     pub(crate) fn new(state: Arc<Mutex<State<File>>>) -> Self {
-        Self { state, peers: Mutex::default(), outgoing: Semaphore::new(OUTGOING) }
+        Self {
+            state,
+            peers: Mutex::default(),
+            outgoing: Outgoing::new(),
+            probing: Mutex::default(),
+        }
     }
 
     /// Calls one operation of a client's callback program. Returns its result, or `None` if the
@@ -170,8 +218,15 @@ impl Callbacks {
         procedure: u32,
         args: &(impl Encode + Sync),
     ) -> Option<R> {
-        // The semaphore is never closed.
-        let _permit = self.outgoing.acquire().await.ok()?;
+        // No semaphore is ever closed. An address takes of its own part first, so that its calls that
+        // wait hold nothing of what others need.
+        let of_address = self.outgoing.to(service.addr.ip());
+        let _probe = match procedure {
+            PROC_CB_NULL => Some(of_address.probes.acquire().await.ok()?),
+            _ => None,
+        };
+        let _to_address = of_address.all.acquire().await.ok()?;
+        let _outgoing = self.outgoing.all.acquire().await.ok()?;
         let called = async {
             let connection =
                 RpcClient::connect(service.addr, Source::ANY, ClientLimits::SMALL).await?;
@@ -186,12 +241,32 @@ impl Callbacks {
         called.inspect_err(|error| debug!("{}: a callback failed: {error}", service.addr)).ok()
     }
 
-    /// Checks whether a client of minor version 0 answers at the address that it registered.
+    /// Checks whether a client of minor version 0 answers at the address that it registered. One task
+    /// at a time does this for a client, and tries again if the client has registered meanwhile: so
+    /// repeated registrations make no queue.
     pub(crate) async fn probe_service(&self, client: ClientId) {
-        let service = self.state.lock().clients.get(client).ok().and_then(|c| c.callback);
-        let Some(service) = service else { return };
-        let answered = self.exchange::<()>(service, PROC_CB_NULL, &()).await.is_some();
-        self.set_up(client, service, answered);
+        match self.probing.lock().entry(client) {
+            Entry::Occupied(mut again) => {
+                again.insert(true);
+                return;
+            }
+            Entry::Vacant(new) => drop(new.insert(false)),
+        }
+        loop {
+            let service = self.state.lock().clients.get(client).ok().and_then(|c| c.callback);
+            if let Some(service) = service {
+                let answered = self.exchange::<()>(service, PROC_CB_NULL, &()).await.is_some();
+                self.set_up(client, service, answered);
+            }
+            let mut probing = self.probing.lock();
+            match probing.get_mut(&client) {
+                Some(again) if *again => *again = false,
+                _ => {
+                    probing.remove(&client);
+                    return;
+                }
+            }
+        }
     }
 
     fn set_up(&self, client: ClientId, service: CallbackService, is_up: bool) {

@@ -14,7 +14,7 @@
 //! peer                           - a connection, as programs see it
 //! replies                        - memory of replies, from before they are built until they are sent
 //! state admission metrics        - clients, opens, locks, leases, without I/O; admission; counters
-//! handle versions                - filehandles; the offered protocol versions
+//! handle versions name_service   - filehandles; the offered protocol versions; look-ups of users
 //! ```
 
 #![forbid(unsafe_code)]
@@ -28,6 +28,7 @@ pub mod export;
 pub mod handle;
 mod locks;
 mod metrics;
+mod name_service;
 mod operation;
 mod peer;
 pub mod program;

@@ -33,7 +33,9 @@ use crate::peer::Peer;
 use crate::replies::ReplyMemory;
 use async_trait::async_trait;
 use std::sync::Arc;
-use weir_rpc::{AcceptStatus, AuthStatus, CallHeader, Denial, ReplyBody, VersionRange};
+use weir_rpc::{
+    AcceptStatus, AuthFlavor, AuthStatus, CallHeader, Denial, OpaqueAuth, ReplyBody, VersionRange,
+};
 use weir_xdr::{Decoder, Encoder};
 
 pub use weir_rpc::ProgramId;
@@ -60,6 +62,18 @@ impl Call {
     /// The credential is malformed, or not accepted from this origin.
     pub async fn identify(&self) -> Result<Identity, Refusal> {
         self.peer.identify(&self.header.cred).await.map_err(Refusal::Auth)
+    }
+
+    /// The flavor and the content of the credential, as far as it is the same when the client sends
+    /// the call again: without the stamp of AUTH_SYS, which has no meaning and may be the time.
+    pub(crate) fn credential(&self) -> (u32, &[u8]) {
+        const STAMP_BYTES: usize = 4;
+        let OpaqueAuth { flavor, body } = &self.header.cred;
+        let content = match *flavor {
+            AuthFlavor::SYS => body.get(STAMP_BYTES..).unwrap_or_default(),
+            _ => body,
+        };
+        (flavor.0, content)
     }
 }
 

@@ -123,7 +123,8 @@ pub trait FileSystem: Send + Sync + 'static {
         i64::MAX as u64
     }
 
-    /// Whether other programs may lock the store's files, too ([`OpenFile::program_lock`]).
+    /// Whether other programs may lock the store's files, too ([`OpenFile::program_lock`]), and such a
+    /// lock is taken without a wait.
     fn is_locked_by_programs(&self) -> bool {
         false
     }

@@ -99,7 +99,8 @@ impl Mapping {
         len: u64,
         reserve: bool,
     ) -> Result<()> {
-        let end = offset.checked_add(len).filter(|&e| e <= MAX_FILE_BYTES).ok_or(Error::TooBig)?;
+        let max_size = self.max_size();
+        let end = offset.checked_add(len).filter(|&e| e <= max_size).ok_or(Error::TooBig)?;
         if len == 0 {
             return Ok(());
         }

@@ -1,8 +1,9 @@
 //! The groups of users according to this machine's user database (getgrouplist(3)).
 //!
-//! A lookup may query a directory service, so it runs on a thread that may block. The results are
+//! A lookup may query a directory service, so it runs on a thread that may block ([`name_service`]). The results are
 //! cached for [`HOLDS`], for at most [`MAX_USERS`] users with [`MAX_GROUPS`] groups each.
 
+use crate::name_service;
 use hashlink::LruCache;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ impl Groups {
         {
             return groups.clone();
         }
-        let found = tokio::task::spawn_blocking(move || look_up(uid)).await;
+        let found = name_service::look_up(move || look_up(uid)).await;
         let groups = Arc::new(found.unwrap_or_else(|_| unknown()));
         self.known.lock().insert(uid, (Instant::now(), groups.clone()));
         groups

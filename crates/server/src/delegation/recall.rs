@@ -275,7 +275,7 @@ impl Recalls {
         node: Node,
         by: Option<ClientId>,
     ) -> weir_vfs::Result<Attr> {
-        if !self.filter.may_conflict(node, Touch::Change) {
+        if !self.may_be_delegated(node) {
             return fs.getattr(node.id).await;
         }
         let known = self.state.lock().known_change(node, by);
@@ -298,6 +298,19 @@ impl Recalls {
         };
         let ours = fs.getattr(node.id).await?;
         Ok(self.state.lock().attrs_for_others(writer.key, answer, ours, self.clock.wall()))
+    }
+
+    /// Whether the attributes to show of a file, which [`attr`](Self::attr) returns, may differ from
+    /// those that the store has.
+    pub(crate) fn may_be_delegated(&self, node: Node) -> bool {
+        self.filter.may_conflict(node, Touch::Change)
+    }
+
+    /// Whether another client than `by` may have modified a file in its cache, under a write
+    /// delegation.
+    pub(crate) fn is_written_elsewhere(&self, node: Node, by: Option<ClientId>) -> bool {
+        self.filter.may_conflict(node, Touch::Read)
+            && self.state.lock().writer_elsewhere(node, by).is_some()
     }
 
     /// Asks the holder of a write delegation for the attributes that it answers for. Returns `None`

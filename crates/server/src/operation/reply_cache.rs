@@ -62,9 +62,10 @@ impl Key {
         let mut hasher = blake3::Hasher::new();
         let args = call.args.clone().into_rest();
         let looked_at = if keep == Keep::Reply { args.len() } else { args.len().min(BEGINNING) };
-        hasher.update(&call.header.cred.flavor.0.to_be_bytes());
-        hasher.update(&(call.header.cred.body.len() as u64).to_be_bytes());
-        hasher.update(&call.header.cred.body);
+        let (flavor, credential) = call.credential();
+        hasher.update(&flavor.to_be_bytes());
+        hasher.update(&(credential.len() as u64).to_be_bytes());
+        hasher.update(credential);
         hasher.update(&(args.len() as u64).to_be_bytes());
         hasher.update(&args[..looked_at]);
         let mut hash = [0; 16];

@@ -3,7 +3,7 @@
 use crate::handle::Node;
 use crate::state::{
     Channel, Claim, ClientId, Grace, Ids, Limits, LockRequest, LockTarget, OpenRequest, Owner,
-    Principal, Range, Share, State, StateError, StateId,
+    Principal, Range, SequenceArgs, Share, State, StateError, StateId,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -54,6 +54,21 @@ impl StateLoad {
         Ok(())
     }
 
+    /// Uses all slots of the session of client `number`. Returns false if the state refuses it.
+    pub fn use_slots(&mut self, number: usize) -> bool {
+        let sessions = &mut self.state.sessions;
+        let Some(id) = sessions.of(self.clients[number]).next().map(|session| session.id) else {
+            return false;
+        };
+        (0..CHANNEL.slots).all(|slot| {
+            let highest_slot = CHANNEL.slots - 1;
+            let request = SequenceArgs { slot, sequence: 1, highest_slot, digest: 0, keep: false };
+            let begun = sessions.begin(id, request);
+            sessions.finish(id, slot, None);
+            begun.is_ok()
+        })
+    }
+
     /// Opens the next file, each for the next client. Returns false if the state refuses it.
     pub fn open_file(&mut self) -> bool {
         let ino = self.opens.len();
@@ -66,6 +81,7 @@ impl StateLoad {
             confirm: false,
             by: PRINCIPAL,
             made: false,
+            truncates: false,
             file: (),
         };
         let opened = self.state.open(request, NOW);

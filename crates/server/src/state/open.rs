@@ -39,7 +39,9 @@ impl<F: Clone> State<F> {
         request: OpenRequest<F>,
         now: Duration,
     ) -> Result<StateId, StateError> {
-        let OpenRequest { client, owner, node, share, claim, confirm, by, made, file } = request;
+        let effect = request.effect();
+        let OpenRequest { client, owner, node, share, claim, confirm, by, made, file, .. } =
+            request;
         self.check_grace(client, claim == Claim::Reclaim, now)?;
         if claim == Claim::Reclaim {
             self.check_reclaim(client, node)?;
@@ -47,7 +49,7 @@ impl<F: Clone> State<F> {
         if !self.clients.get(client)?.is_recorded {
             return Err(StateError::Unrecorded);
         }
-        if self.delegations.conflict(node, share.touch(), Some(client)) {
+        if self.delegations.conflict(node, effect.touch(), Some(client)) {
             return Err(StateError::Delegated);
         }
         // An owner's own deny modes apply to itself, too (RFC 8881 section 18.16.3). Not to a
@@ -58,8 +60,8 @@ impl<F: Clone> State<F> {
             Claim::Reclaim => Some((client, &owner)),
             _ => stand_in.as_ref().map(|name| (client, name)),
         };
-        self.clear_shares(node, own, share, now)?;
-        if self.nlm_share_conflict(node, None, share) {
+        self.clear_shares(node, own, effect, now)?;
+        if self.nlm_share_conflict(node, None, effect) {
             return Err(StateError::ShareDenied);
         }
         let mine = self.opens_of(node).find(|(_, o)| o.client == client && o.owner == owner);
@@ -97,7 +99,7 @@ impl<F: Clone> State<F> {
                 key
             }
         };
-        if share.touch() == Touch::Change {
+        if effect.touch() == Touch::Change {
             self.delegations.changed_by(client, node);
         }
         let made_before = match claim {
@@ -105,7 +107,8 @@ impl<F: Clone> State<F> {
             Claim::New | Claim::Reclaim => None,
         };
         let open = self.opens.get_mut(&key).ok_or(StateError::BadStateId)?;
-        open.share = open.share.union(share);
+        // Writes until `truncated`, too: no other open may deny a truncation in progress.
+        open.share = open.share.union(effect);
         if made {
             open.made_by = Some(by.clone());
         } else if open.made_by.is_none() {
@@ -198,6 +201,14 @@ impl<F: Clone> State<F> {
         }
         if !share.access.contains(Access::WRITE) {
             open.writer = None;
+        }
+    }
+
+    /// Ends the truncation of an OPEN: others may deny writing from now on, unless the owner has opened
+    /// the file for writing.
+    pub(crate) fn truncated(&mut self, id: StateId) {
+        if let Some(open) = self.opens.get_mut(&id.key) {
+            open.share = open.opened.iter().fold(Share::default(), |all, &share| all.union(share));
         }
     }
 
@@ -328,7 +339,7 @@ impl<F: Clone> State<F> {
         let file = file.clone().ok_or(StateError::OpenMode)?;
         let lock_owner = lock.map(|lock| lock.owner.clone());
         let (opened_by, made_by) = (Some(open.by.clone()), open.made_by.clone());
-        Ok(Io { file, lock_owner, opened_by, made_by })
+        Ok(Io { file, lock_owner, opened_by, made_by, writing: None })
     }
 
     /// Whether share reservations allow I/O without an open. Revokes conflicting opens of clients
@@ -373,6 +384,9 @@ impl<F: Clone> State<F> {
         let writes = access.contains(Access::WRITE);
         match under {
             StateRef::Of(StateId { key, .. }) => {
+                if writes && self.delegations.is_overdue(key) {
+                    return Err(StateError::Revoked);
+                }
                 match self.newest(key) {
                     Some((owner, _)) if owner == client => {}
                     Some(_) => return Err(StateError::BadStateId),

@@ -9,6 +9,8 @@
 //!    the replies in the higher slots once the client can no longer ask for them
 //!    ([`Sessions::retire`]).
 //! 3. A busy slot is freed however its request ends.
+//! 4. A slot takes memory from its first request on: most clients use few of those that they are
+//!    granted.
 
 use crate::admission::LimitUse;
 use crate::state::backchannel::{Backchannel, CallbackCred};
@@ -43,6 +45,7 @@ pub(crate) struct Session {
     pub(crate) callback_cred: Option<CallbackCred>,
     /// The minor version of the request that created it.
     pub(crate) minor: u32,
+    /// Those up to the highest one that was used.
     slots: Vec<Slot>,
     /// Bytes of the replies in `slots`, including those reserved for requests in progress.
     kept_bytes: usize,
@@ -55,6 +58,18 @@ impl Session {
     /// Whether a slot other than `but` is busy.
     pub(crate) fn is_busy(&self, but: Option<u32>) -> bool {
         self.slots.iter().enumerate().any(|(i, slot)| slot.is_busy() && Some(i as u32) != but)
+    }
+
+    /// The slot with this number.
+    fn slot_mut(&mut self, number: u32) -> Option<&mut Slot> {
+        if number >= self.fore.slots {
+            return None;
+        }
+        let index = number as usize;
+        if index >= self.slots.len() {
+            self.slots.resize(index + 1, Slot::new(1));
+        }
+        self.slots.get_mut(index)
     }
 }
 
@@ -152,7 +167,6 @@ impl Sessions {
         }
         self.made += 1;
         let id = self.ids.session(self.made);
-        let slots = vec![Slot::new(1); fore.slots as usize];
         let backchannel = Backchannel::new(&mut back);
         let session = Session {
             id,
@@ -162,7 +176,7 @@ impl Sessions {
             callback_program: 0,
             callback_cred: None,
             minor,
-            slots,
+            slots: Vec::new(),
             kept_bytes: 0,
             unused_from: (0, 0),
             backchannel,
@@ -209,7 +223,7 @@ impl Sessions {
         let SequenceArgs { sequence, digest, keep, .. } = request;
         let session = self.by_id.get_mut(&id).ok_or(StateError::BadSession)?;
         let (client, fore) = (session.client, session.fore);
-        let slot = session.slots.get_mut(request.slot as usize).ok_or(StateError::BadSlot)?;
+        let slot = session.slot_mut(request.slot).ok_or(StateError::BadSlot)?;
         let of_client = self.by_client.get(&client).ok_or(StateError::BadSession)?;
         let account = of_client.account;
         let twice = self.max_kept_bytes.saturating_mul(2);
@@ -416,6 +430,21 @@ mod tests {
         assert_eq!(sessions.begin(id, request(3, 1)), Err(StateError::Uncached));
         let next = SequenceArgs { keep: false, ..request(3, 2) };
         assert!(sessions.begin(id, next).is_ok(), "the slot is still usable");
+    }
+
+    #[test]
+    fn slots_take_memory_when_they_are_used() {
+        let many = Channel { slots: 64, ..CHANNEL };
+        let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 1, 1 << 20);
+        let id = sessions.create(Account::alone(ClientId(5)), many, many, 0).unwrap().id;
+        for (slot, used) in [(0, 1), (0, 1), (2, 3)] {
+            let before = sessions.get(id).unwrap().slots.get(slot as usize).is_some();
+            run(&mut sessions, id, request(slot, if before { 2 } else { 1 }), 10);
+            assert_eq!(sessions.get(id).unwrap().slots.len(), used);
+        }
+        run(&mut sessions, id, request(1, 1), 10);
+        assert_eq!(sessions.begin(id, request(64, 1)), Err(StateError::BadSlot));
+        assert_eq!(sessions.get(id).unwrap().slots.len(), 3);
     }
 
     #[test]

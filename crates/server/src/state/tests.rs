@@ -65,6 +65,7 @@ pub(super) fn request(client: ClientId, share: Share) -> OpenRequest<char> {
         confirm: false,
         by: principal(),
         made: false,
+        truncates: false,
         file: 'f',
     }
 }
@@ -101,6 +102,25 @@ fn opens_by_one_owner_are_one_state() {
     state.close(a, third, NODE).unwrap();
     assert_eq!(state.io(Some(a), third, NODE, Access::READ).unwrap_err(), StateError::BadStateId);
     assert!(!state.is_open(NODE) && state.files.is_empty());
+}
+
+#[test]
+fn an_open_that_truncates_conflicts_like_one_that_writes() {
+    let mut state = state_after(&[]);
+    let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+    let alone = Share { access: Access::READ, deny: Access::WRITE };
+    let denies = state.open(request(a, alone), T0).unwrap();
+    let truncates = OpenRequest { truncates: true, ..request(b, READ) };
+    assert_eq!(state.open(truncates.clone(), T0), Err(StateError::ShareDenied));
+    state.open(request(b, READ), T0).unwrap();
+    assert_eq!(state.open(truncates.clone(), T0), Err(StateError::ShareDenied), "an upgrade, too");
+    state.close(a, denies, NODE).unwrap();
+    let opened = state.open(truncates, T0).unwrap();
+    assert_eq!(state.open(request(a, alone), T0), Err(StateError::ShareDenied), "until it is done");
+    state.truncated(opened);
+    state.open(request(a, alone), T0).unwrap();
+    let write = state.io(Some(b), opened, NODE, Access::WRITE);
+    assert_eq!(write.unwrap_err(), StateError::OpenMode, "it does not become one for writing");
 }
 
 #[test]

@@ -86,7 +86,7 @@ async fn getacl(request: &Request<'_>, args: Getacl) -> GetaclRes {
     let attr = file.getattr().await?;
     match lists(&file, &attr, args.mask).await {
         Ok(lists) => Ok(lists),
-        Err(status) => Err(Failure { status, rest: Some(convert::attr(&attr)) }),
+        Err(status) => Err(Failure { status, rest: file.shown(&attr) }),
     }
 }
 
@@ -96,7 +96,7 @@ async fn lists(file: &Target<'_>, attr: &Attr, mask: Mask) -> Result<Lists, Erro
     }
     let get = async |kind| file.fs().get_acl(file.id().acl(kind)).await.map_err(convert::error);
     let mut lists = Lists {
-        attr: Some(convert::attr(attr)),
+        attr: file.shown(attr),
         mask,
         access: Entries::default(),
         default: Entries::default(),

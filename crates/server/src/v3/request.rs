@@ -143,7 +143,15 @@ impl Target<'_> {
 
     /// The attributes for a reply, if they can be read.
     pub(super) async fn attr(&self) -> PostOpAttr {
-        self.getattr().await.ok().map(|attr| convert::attr(&attr))
+        self.shown(&self.getattr().await.ok()?)
+    }
+
+    /// The attributes of a file of this export for a reply. `None` if they may not be the newest: a
+    /// client may have a longer file under a write delegation. GETATTR asks that client.
+    pub(super) fn shown(&self, attr: &Attr) -> PostOpAttr {
+        let node = Node { export: self.node.export, id: attr.id };
+        let newest = !self.nfs.recalls.is_written_elsewhere(node, None);
+        newest.then(|| convert::attr(attr))
     }
 
     /// Opens the file for reading or writing, or uses the kept one. Returns its attributes from
@@ -290,7 +298,7 @@ impl Change<'_> {
         match durable(dir, made, |attr| vec![attr.id, dir.id()]).await {
             Ok(attr) => Ok(Created {
                 handle: Some(dir.handle_of(attr.id)),
-                attr: Some(convert::attr(&attr)),
+                attr: dir.shown(&attr),
                 dir: around,
             }),
             Err(status) => Err(weir_nfs::v3::Failure { status, rest: around }),

@@ -25,6 +25,7 @@ use crate::state::Principal;
 use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::{error, trace};
@@ -51,9 +52,9 @@ pub(crate) async fn run(
     resumed: Option<RequestKey>,
     mut reply: Encoder,
 ) -> Result<Encoder, Refusal> {
-    let digest = digest(&call);
     let request_bytes = call.args.remaining() + header_bytes(&call);
     let header: CompoundHeader = call.args.get()?;
+    let digest = digest_of(call.credential(), header.operations, &call.args.clone().into_rest());
     if !nfs.versions.has_minor(header.minor_version) {
         put_header(&mut reply, Err(Error::MinorVersMismatch), &header, 0);
         return Ok(reply);
@@ -178,15 +179,11 @@ async fn execute(
 
 /// Executes an operation; `rest` holds those after it.
 async fn dispatch(cx: &mut Context, op: Op, rest: &Decoder) -> OpRes {
-    let sequence = match &op {
-        Op::Sequence(args) => Some(*args),
-        _ => None,
-    };
-    match (ops::dispatch(cx, op).await, sequence) {
-        (OpRes::Sequence(Err(Error::BadSession)), Some(args)) => {
-            OpRes::Sequence(retried::resume(cx, &args, rest).ok_or(Error::BadSession))
-        }
-        (result, _) => result,
+    let sent = retried::may_depend_on_an_earlier_run(cx, &op).then(|| op.clone());
+    let result = ops::dispatch(cx, op).await;
+    match sent {
+        Some(op) => retried::correct(cx, &op, result, rest),
+        None => result,
     }
 }
 
@@ -272,21 +269,30 @@ async fn write_records(cx: &Context) -> Result<(), Refusal> {
     })
 }
 
-/// A hash that distinguishes requests with the same sequence number, of the credential, the length
-/// and the first bytes. These hold the operations and their arguments. Bulk data is left out: a
-/// client does not by mistake send different data under the same sequence number. The journal of
-/// executed requests keeps it over restarts, so it must not depend on the build.
-fn digest(call: &Call) -> u64 {
-    digest_of(&call.header.cred.body, &call.args.clone().into_rest())
-}
+/// Where the highest slot in use is in the bytes of a SEQUENCE: after the operation's number, the
+/// session, the sequence number and the slot.
+const HIGHEST_SLOT: Range<usize> = 28..32;
 
-fn digest_of(credential: &[u8], body: &[u8]) -> u64 {
+/// A hash that distinguishes requests with the same sequence number, of the credential, and of the
+/// number, the length and the first bytes of the operations. Bulk data is left out: a client does not
+/// by mistake send different data under the same sequence number. So is the highest slot that
+/// SEQUENCE states: Linux's client states the one of the moment at which it sends a request again.
+/// The journal of executed requests keeps the hash over restarts, so it must not depend on the build.
+fn digest_of((flavor, credential): (u32, &[u8]), operations: u32, bytes: &[u8]) -> u64 {
     const BEGINNING: usize = 1024;
     let mut hasher = blake3::Hasher::new();
+    hasher.update(&flavor.to_be_bytes());
     hasher.update(&(credential.len() as u64).to_be_bytes());
     hasher.update(credential);
-    hasher.update(&(body.len() as u64).to_be_bytes());
-    hasher.update(&body[..body.len().min(BEGINNING)]);
+    hasher.update(&operations.to_be_bytes());
+    hasher.update(&(bytes.len() as u64).to_be_bytes());
+    let mut beginning = &bytes[..bytes.len().min(BEGINNING)];
+    let sequence = (OpCode::Sequence as u32).to_be_bytes();
+    if beginning.starts_with(&sequence) && beginning.len() >= HIGHEST_SLOT.end {
+        hasher.update(&beginning[..HIGHEST_SLOT.start]);
+        beginning = &beginning[HIGHEST_SLOT.end..];
+    }
+    hasher.update(beginning);
     let mut digest = [0; 8];
     digest.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
     u64::from_be_bytes(digest)
@@ -346,20 +352,38 @@ mod tests {
     /// A request that a client repeats after an upgrade of the server is recognized.
     #[test]
     fn the_digest_of_a_request_is_the_same_in_every_build() {
-        assert_eq!(digest_of(b"credential", &[7; 2000]), 15_930_328_626_033_290_316);
+        assert_eq!(digest_of((1, b"credential"), 3, &[7; 2000]), 11_067_615_390_584_543_114);
     }
 
     #[test]
     fn requests_that_differ_have_other_digests() {
         let mut all = vec![
-            digest_of(b"ab", b"c"),
-            digest_of(b"a", b"bc"),
-            digest_of(b"", b"abc"),
-            digest_of(b"", &[0; 2000]),
-            digest_of(b"", &[0; 2001]),
+            digest_of((1, b"ab"), 1, b"c"),
+            digest_of((1, b"a"), 1, b"bc"),
+            digest_of((1, b""), 1, b"abc"),
+            digest_of((0, b""), 1, b"abc"),
+            digest_of((1, b""), 2, b"abc"),
+            digest_of((1, b""), 1, &[0; 2000]),
+            digest_of((1, b""), 1, &[0; 2001]),
         ];
         all.sort_unstable();
         all.dedup();
-        assert_eq!(all.len(), 5);
+        assert_eq!(all.len(), 7);
+    }
+
+    #[test]
+    fn a_request_has_the_same_digest_with_another_highest_slot() {
+        use weir_nfs::v4::op::sequence;
+        let of = |slot, highest_slot, cache_this| {
+            let (session, sequence_id) = ([7; 16], 9);
+            let args = sequence::Args { session, sequence_id, slot, highest_slot, cache_this };
+            let mut e = Encoder::new();
+            e.put(&Op::Sequence(args));
+            e.put(&Op::Putrootfh(()));
+            digest_of((1, b""), 2, &e.finish().to_bytes())
+        };
+        assert_eq!(of(3, 3, true), of(3, 60, true));
+        assert_ne!(of(3, 3, true), of(2, 3, true));
+        assert_ne!(of(3, 3, true), of(3, 3, false));
     }
 }

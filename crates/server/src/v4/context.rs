@@ -12,6 +12,7 @@ use crate::replies::{NoRoom, ReplyMemory};
 use crate::services::Services;
 use crate::state::{
     Channel, ClientId, LockOwner, Principal, Referring, SessionId, State, StateRef, Touch,
+    WriteInProgress,
 };
 use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
@@ -122,6 +123,8 @@ pub(crate) struct FileIo {
     pub(crate) lock_owner: Option<LockOwner>,
     /// For I/O without an open: keeps conflicting delegations away until the I/O is done.
     _claim: Option<AccessClaim>,
+    /// For a write under a delegation: keeps that from being revoked until the write is done.
+    _writing: Option<WriteInProgress>,
 }
 
 /// A file of an export, and the user as whom the server accesses it.
@@ -155,6 +158,13 @@ impl Target<'_> {
     /// Whether the caller may search this directory.
     pub(crate) async fn may_search(&self) -> Result<bool, Error> {
         self.export.may_search(&self.caller, self.node.id).await.map_err(of_vfs)
+    }
+
+    /// Refuses a change of `len` bytes at `offset` that the store's largest file does not have.
+    pub(crate) fn check_size(&self, offset: u64, len: u64) -> Result<(), Error> {
+        let largest = self.fs().store().max_file_size().min(i64::MAX as u64);
+        let end = offset.checked_add(len).filter(|&end| end <= largest);
+        end.map(drop).ok_or(Error::FBig)
     }
 
     /// Refuses changes to a read-only export.
@@ -327,7 +337,8 @@ impl Context {
         if let StateRef::Of(id) = stateid {
             let io = self.io_under(id, target.node, access)?;
             self.check_rights(target, &io, access).await?;
-            return Ok(FileIo { file: io.file, lock_owner: io.lock_owner, _claim: None });
+            let (file, lock_owner) = (io.file, io.lock_owner);
+            return Ok(FileIo { file, lock_owner, _claim: None, _writing: io.writing });
         }
         self.check_grace()?;
         let writes = access.contains(Access::WRITE);
@@ -343,7 +354,7 @@ impl Context {
             Err(Error::Inval) => return Err(self.wrong_type(target).await),
             opened => opened?,
         };
-        Ok(FileIo { file, lock_owner: None, _claim: Some(claim) })
+        Ok(FileIo { file, lock_owner: None, _claim: Some(claim), _writing: None })
     }
 
     /// The open file for I/O under a stateid. In a session, the stateid must belong to the

@@ -5,9 +5,10 @@
 //!    domain. If a domain is configured, a name with another domain matches no user or group.
 //! 2. A string to a client is a decimal number, which every client accepts under AUTH_SYS (RFC 7530
 //!    section 5.9). If a domain is configured, it is `name@domain` for an id that has a name.
-//! 3. Lookups run on blocking threads. At most [`MAX_REMEMBERED`] results are cached, for a limited
+//! 3. Lookups run on blocking threads ([`name_service`]). At most [`MAX_REMEMBERED`] results are cached, for a limited
 //!    time.
 
+use crate::name_service;
 use hashlink::LruCache;
 use parking_lot::Mutex;
 use std::ffi::OsStr;
@@ -103,7 +104,7 @@ impl IdMap {
             }
         }
         let lookup = query.clone();
-        let found = tokio::task::spawn_blocking(move || look_up(&lookup)).await;
+        let found = name_service::look_up(move || look_up(&lookup)).await;
         let found = found.unwrap_or(QueryResult::Nothing);
         self.remembered.lock().insert(query, (Instant::now(), found.clone()));
         found

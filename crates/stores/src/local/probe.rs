@@ -111,6 +111,41 @@ pub(super) fn knows_its_attributes(root: BorrowedFd<'_>) -> bool {
         .is_ok_and(|fs| LOCAL.contains(&fs.f_type) || MORE.contains(&fs.f_type))
 }
 
+/// File systems whose server, or whose process (FUSE), a call waits for: NFS, SMB (three numbers), FUSE
+/// with virtiofs, 9P, Ceph, AFS (two numbers), Coda, NCP, OCFS2, GFS2, Lustre, GPFS, OrangeFS, BeeGFS,
+/// VirtualBox's shared folders (statfs(2), and their sources).
+const ELSEWHERE: [u32; 18] = [
+    0x6969,
+    0x517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x6573_5546,
+    0x0102_1997,
+    0x00c3_6400,
+    0x5346_414f,
+    0x6b41_4653,
+    0x7375_7245,
+    0x564c,
+    0x7461_636f,
+    0x0116_1970,
+    0x0bd0_0bd0,
+    0x4750_4653,
+    0x2003_0528,
+    0x1983_0326,
+    0x786f_4256,
+];
+
+/// Whether calls end without the help of another machine or process, so that they may be made while
+/// others wait for them. A file system of an unknown kind counts as local.
+pub(super) fn is_local(root: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(root).is_ok_and(|fs| is_local_kind(fs.f_type as u32))
+}
+
+/// By the lower half of `f_type`: the upper half may be copies of the sign.
+fn is_local_kind(kind: u32) -> bool {
+    !ELSEWHERE.contains(&kind)
+}
+
 /// The largest size of a file in bytes: the file system's limit, found by trying on a nameless
 /// file, or the process's limit if that is smaller.
 pub(super) fn max_file_size(root: BorrowedFd<'_>) -> u64 {
@@ -179,6 +214,19 @@ fn keeps_acls(dir: BorrowedFd<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_systems_of_servers_and_of_fuse_are_not_local() {
+        for local in LOCAL {
+            assert!(is_local_kind(local as u32), "{local:#x}");
+        }
+        let smb = 0xff53_4d42_u32;
+        for kind in [0x6969, 0x6573_5546, 0xff53_4d42, i64::from(smb as i32)] {
+            assert!(!is_local_kind(kind as u32), "{kind:#x}");
+        }
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        assert!(is_local(std::fs::File::open(dir.path()).unwrap().as_fd()));
+    }
 
     #[test]
     fn a_limit_is_found_by_halving() {

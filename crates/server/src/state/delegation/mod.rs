@@ -8,7 +8,8 @@
 //!    open in a conflicting way, no call is changing the file ([`Filter`]), and none was recalled
 //!    recently.
 //! 3. A delegation is gone at the latest a lease after its recall, even if its client does not
-//!    answer.
+//!    answer; but not before the writes under it that the server executes are done, so that none
+//!    comes after the next client's. Later writes are refused.
 //! 4. There are at most [`Limits::delegations`]. Reclaims may exceed a limit below the default, up
 //!    to the default. Revoked delegations do not count; `revoked` remembers them.
 //! 5. The holder of a write delegation sees the server's attributes, and is itself the authority
@@ -27,7 +28,7 @@
 //!   delegate        recall               return_delegation
 //!  ----------> held -------> recalled ----------------------> (none)
 //!               |               | revoke_overdue                 ^
-//!               |               +--------------------------------+
+//!               |               +------> overdue, while writing -+
 //!               +--- return_delegation, the client goes ---------+
 //! ```
 
@@ -47,7 +48,7 @@ use crate::state::tables::delegation::{
     Recalled, Touch, Wanted, WhyNot, Writer,
 };
 use crate::state::tables::delegation_filter::Filter;
-use crate::state::tables::open::Io;
+use crate::state::tables::open::{Io, WriteInProgress};
 use crate::state::tables::revoked::{Revoked, Why};
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,6 +199,7 @@ impl<F: Clone> State<F> {
             made_by: made.then(|| by.clone()),
             by,
             stand_in: None,
+            writing: WriteInProgress::default(),
         };
         self.delegations.by_key.insert(key, delegation);
         self.delegations.by_node.entry(node).or_default().push(key);
@@ -311,12 +313,16 @@ impl<F: Clone> State<F> {
                 return Err(StateError::BadStateId);
             }
             check_seq(id.seq, 1, client.is_some())?;
-            let file = d.file.clone();
-            if access.contains(Access::WRITE) && d.kind == DelegationKind::Read {
+            let (file, writes) = (d.file.clone(), access.contains(Access::WRITE));
+            if writes && d.kind == DelegationKind::Read {
                 return Err(StateError::OpenMode);
             }
+            if writes && d.phase == Phase::Overdue {
+                return Err(StateError::Revoked);
+            }
             let (opened_by, made_by) = (Some(d.by.clone()), d.made_by.clone());
-            Ok(Io { file, lock_owner: None, opened_by, made_by })
+            let writing = writes.then(|| d.writing.clone());
+            Ok(Io { file, lock_owner: None, opened_by, made_by, writing })
         };
         Some(io())
     }
@@ -394,7 +400,12 @@ impl<F: Clone> State<F> {
         let Some(d) = self.delegations.by_key.get_mut(&key) else { return false };
         match d.phase {
             Phase::Recalled { since } if now.saturating_sub(since) > lease => {}
+            Phase::Overdue => {}
             _ => return false,
+        }
+        if d.writing.are_there_others() {
+            d.phase = Phase::Overdue;
+            return false;
         }
         self.revoke_delegation(key, Why::Recalled);
         true

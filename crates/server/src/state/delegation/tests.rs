@@ -6,7 +6,7 @@ use crate::state::tests::{
     LEASE, NODE, READ, T0, WRITE, lock_under, principal, ready, request, state_after,
 };
 use crate::state::{Account, Answer, CallbackCred, CallbackService, Channel, Claim, Ids};
-use crate::state::{OpenRequest, Owner, Times};
+use crate::state::{OpenRequest, Owner, StateRef, Times, Use};
 use std::time::SystemTime;
 use weir_vfs::{Attr, FileKind, SetAttr, SetTime};
 
@@ -216,6 +216,33 @@ fn a_delegation_not_returned_in_a_lease_is_revoked_until_freed() {
     assert_eq!(state.test_stateid(a, id), Err(StateError::BadStateId));
     assert!(state.clients.get(a).unwrap().revoked.is_empty());
     assert_eq!(state.delegation_count(), 0);
+}
+
+#[test]
+fn a_delegation_is_not_revoked_before_the_writes_under_it_are_done() {
+    let mut state = state_after(&[]);
+    let (a, id) = delegate(&mut state, "a", WRITE);
+    let b = ready(&mut state, "b", T0);
+    let writing = state.io(Some(a), id, NODE, Access::WRITE).unwrap();
+    let reading = state.io(Some(a), id, NODE, Access::READ).unwrap();
+    assert!(state.recall(NODE, Touch::Read, Some(b), T0).pending);
+    for now in [LEASE + SEC, LEASE * 2] {
+        state.clients.renew(a, now);
+        assert!(state.recall(NODE, Touch::Read, Some(b), now).pending);
+        assert!(!state.revoke_overdue(now));
+        assert_eq!(state.delegation_count(), 1);
+        // It can be returned, but nothing more is written under it.
+        let more = state.io(Some(a), id, NODE, Access::WRITE).map(|_| ());
+        assert_eq!(more, Err(StateError::Revoked));
+        let used = Use { under: StateRef::Of(id), node: NODE, access: Access::WRITE };
+        assert_eq!(state.check_use(a, &used), Err(StateError::Revoked), "nor by a copy");
+        assert_eq!(state.open(request(b, READ), now), Err(StateError::Delegated));
+    }
+    drop(writing);
+    assert!(!state.recall(NODE, Touch::Read, Some(b), LEASE * 2).pending);
+    assert_eq!(state.test_stateid(a, id), Err(StateError::Revoked));
+    assert!(state.open(request(b, READ), LEASE * 2).is_ok());
+    drop(reading);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::state::session::SessionId;
 use crate::state::share::Share;
 use crate::state::stateid::{StateId, StateKey};
 use crate::state::tables::delegation_filter::Filter;
+use crate::state::tables::open::WriteInProgress;
 use hashlink::LruCache;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -160,7 +161,11 @@ pub(crate) struct Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::state) enum Phase {
     Held,
-    Recalled { since: Duration },
+    Recalled {
+        since: Duration,
+    },
+    /// To be revoked when the writes in progress are done.
+    Overdue,
 }
 
 #[derive(Clone, Debug)]
@@ -188,6 +193,8 @@ pub(in crate::state) struct Delegation<F> {
     pub(in crate::state) stand_in: Option<StateKey>,
     pub(in crate::state) referring: Option<Referring>,
     pub(in crate::state) by: Principal,
+    /// Its writes in progress.
+    pub(in crate::state) writing: WriteInProgress,
 }
 
 /// All delegations.
@@ -241,6 +248,11 @@ impl<F> Delegations<F> {
     /// The client that holds a delegation.
     pub(in crate::state) fn client_of(&self, key: StateKey) -> Option<ClientId> {
         self.by_key.get(&key).map(|d| d.client)
+    }
+
+    /// Whether a delegation only exists until its writes in progress are done.
+    pub(in crate::state) fn is_overdue(&self, key: StateKey) -> bool {
+        self.by_key.get(&key).is_some_and(|d| d.phase == Phase::Overdue)
     }
 
     /// The principal that opened the file when it was delegated.

@@ -5,6 +5,7 @@ use crate::state::client::{ClientId, OwnerName, Principal};
 use crate::state::share::Share;
 use crate::state::stateid::StateRef;
 use crate::state::tables::lock::LockOwner;
+use std::sync::Arc;
 use std::time::Duration;
 use weir_vfs::Access;
 
@@ -71,8 +72,19 @@ pub(crate) struct OpenRequest<F> {
     pub(crate) by: Principal,
     /// Whether this OPEN created the file.
     pub(crate) made: bool,
+    /// Whether this OPEN truncates the file, which others may deny as they deny writing. The open counts
+    /// as one for writing until [`State::truncated`](crate::state::State::truncated).
+    pub(crate) truncates: bool,
     /// An open file with the access of [`share`](Self::share).
     pub(crate) file: F,
+}
+
+impl<F> OpenRequest<F> {
+    /// The access and deny modes that must not conflict with those of other opens.
+    pub(in crate::state) fn effect(&self) -> Share {
+        let truncating = if self.truncates { Access::WRITE } else { Access::empty() };
+        Share { access: self.share.access | truncating, ..self.share }
+    }
 }
 
 /// A snapshot of an owner's open of a file, if it has one.
@@ -101,4 +113,17 @@ pub(crate) struct Io<F> {
     pub(crate) opened_by: Option<Principal>,
     /// The principal that created the file with this open.
     pub(crate) made_by: Option<Principal>,
+    /// Kept until a write under a delegation is done.
+    pub(crate) writing: Option<WriteInProgress>,
+}
+
+/// A write in progress under a delegation, which is not revoked as long as this lives.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WriteInProgress(Arc<()>);
+
+impl WriteInProgress {
+    /// Whether there are others of the same delegation than this one, which the delegation keeps.
+    pub(in crate::state) fn are_there_others(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
 }

@@ -67,11 +67,9 @@ pub(in crate::v3) async fn access(request: &Request<'_>, args: access::Args) -> 
             if file.check_writable().is_err() {
                 rights -= Rights::MODIFY | Rights::EXTEND | Rights::DELETE;
             }
-            Ok(Granted { attr: Some(convert::attr(&attr)), rights: rights & args.rights })
+            Ok(Granted { attr: file.shown(&attr), rights: rights & args.rights })
         }
-        Err(error) => {
-            Err(Failure { status: convert::error(error), rest: Some(convert::attr(&attr)) })
-        }
+        Err(error) => Err(Failure { status: convert::error(error), rest: file.shown(&attr) }),
     }
 }
 

@@ -11,11 +11,9 @@ pub(in crate::v3) async fn lookup(request: &Request<'_>, args: Args) -> Res {
     let found = find(&dir, &args.what.name).await;
     let around = dir.attr().await;
     match found {
-        Ok(attr) => Ok(Found {
-            object: dir.handle_of(attr.id),
-            attr: Some(convert::attr(&attr)),
-            dir: around,
-        }),
+        Ok(attr) => {
+            Ok(Found { object: dir.handle_of(attr.id), attr: dir.shown(&attr), dir: around })
+        }
         Err(status) => Err(Failure { status, rest: around }),
     }
 }

@@ -3,7 +3,8 @@
 //! 1. Results never exceed the client's limit in bytes, and end between two entries.
 //! 2. Only callers that may search the directory get attributes and handles, because they could
 //!    also look them up. Others that may read it get names only.
-//! 3. Cookies are the store's, which are stable, so the cookie verifier never changes. The store
+//! 3. An entry has no attributes while another client has a write delegation of the file.
+//! 4. Cookies are the store's, which are stable, so the cookie verifier never changes. The store
 //!    does not use 0 to 2: 1 follows `.` and 2 follows `..`.
 
 use super::info::MAX_IO_BYTES;
@@ -207,7 +208,7 @@ impl Sink for NamesPlus<'_> {
     fn take(&mut self, entry: DirEntry) -> bool {
         let DirEntry { name, cookie, ino, attr } = entry;
         let handle = attr.as_ref().map(|attr| self.dir.handle_of(attr.id));
-        let attr: PostOpAttr = attr.as_ref().map(convert::attr);
+        let attr: PostOpAttr = attr.as_ref().and_then(|attr| self.dir.shown(attr));
         let name = Opaque(name.into());
         let names_left = self.name_bytes_left.checked_sub(8 + wire_len(&name) + 8);
         if names_left.is_none() && !self.entries.is_empty() {

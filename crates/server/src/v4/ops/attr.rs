@@ -34,7 +34,8 @@ pub(crate) async fn getattr(cx: &mut Context, asked: getattr::Args) -> getattr::
 }
 
 /// Attributes that a client with a write delegation changes without telling the server.
-const OF_DATA: Bitmap = Bitmap::of(&[CHANGE, SIZE, TIME_ACCESS, TIME_METADATA, TIME_MODIFY]);
+pub(super) const OF_DATA: Bitmap =
+    Bitmap::of(&[CHANGE, SIZE, TIME_ACCESS, TIME_METADATA, TIME_MODIFY]);
 
 /// The requested attributes of a file.
 pub(super) async fn attributes(

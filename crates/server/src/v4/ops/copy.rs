@@ -40,9 +40,10 @@ async fn pair(
     let destination = cx.io_to_change(&to, stateids.1).await?;
     let left = source.file.size().checked_sub(offsets.0).ok_or(Error::Inval)?;
     let len = if count == 0 { left } else { count };
-    if len > left || offsets.1.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
+    if len > left {
         return Err(Error::Inval);
     }
+    to.check_size(offsets.1, len)?;
     let overlap = offsets.0 < offsets.1 + len && offsets.1 < offsets.0 + len;
     if from.node == to.node && overlap {
         return Err(Error::Inval);

@@ -217,8 +217,18 @@ async fn open_for(
     };
     let owner = args.owner.owner.0.clone();
     let (by, made) = (cx.principal.clone(), found.by == Maker::This);
-    let request =
-        OpenRequest { client, owner, node, share, claim, confirm, by, made, file: file.clone() };
+    let request = OpenRequest {
+        client,
+        owner,
+        node,
+        share,
+        claim,
+        confirm,
+        by,
+        made,
+        truncates: found.truncate,
+        file: file.clone(),
+    };
     let touch = if found.truncate { Touch::Change } else { share.touch() };
     let recalled = cx.services.recalls.claim(node, touch, Some(client)).await.map_err(of_vfs)?;
     let (id, before) = take_share(cx, request, found.reserved.as_ref(), now).await?;
@@ -227,7 +237,11 @@ async fn open_for(
             return Err(Error::Stale);
         }
         cx.services.copies.quiesce_soon(node).await?;
-        if found.truncate { truncate(cx, &target, &file, share.access).await } else { Ok(()) }
+        if found.truncate {
+            truncate(cx, &target, &file, share.access).await?;
+            cx.state().truncated(id);
+        }
+        Ok(())
     };
     if let Err(error) = ready.await {
         // The client does not learn of this open, so the owner gets back its previous state.
@@ -428,12 +442,13 @@ async fn find(
         // A restrictive mode until the client sets the real one in a later request.
         set.mode = set.mode.or(Some(OWNERS_ALONE));
     }
+    let truncates = set.size == Some(0);
     if dir.read_only {
         return match fs.lookup(caller, id.entry(name)).await {
             Ok(_) if !matches!(how, open::CreateHow::Unchecked(_)) => Err(Error::Exist),
             Ok(attr) => {
                 let change = ChangeInfo { atomic: false, before, after: before };
-                Ok(Found::there(attr, change))
+                Ok(Found { truncate: truncates, ..Found::there(attr, change) })
             }
             Err(weir_vfs::Error::NotFound) => Err(Error::RoFs),
             Err(error) => Err(of_vfs(error)),
@@ -443,7 +458,6 @@ async fn find(
         open::CreateHow::Unchecked(_) => CreateMode::MayExist,
         _ => CreateMode::MustBeNew,
     };
-    let truncates = set.size == Some(0);
     let made = fs.create_open(caller, id.entry(name).with(set), mode, access).await;
     let (attr, by, file) = match (made, &creation) {
         (Ok((made, file)), _) => {

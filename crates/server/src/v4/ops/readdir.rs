@@ -3,17 +3,22 @@
 //! A page of entries never exceeds the size that the client allows, and holds at least one entry
 //! unless the directory has ended. A caller needs search permission to get attributes of entries,
 //! as for LOOKUP. With read permission alone, it gets names and file IDs.
+//!
+//! The attributes of an entry are those that GETATTR returns. If a delegate does not tell them in time, its file's entry
+//! has an error, and so have those of the page's other files that are written elsewhere: one page waits once. If
+//! the client does not ask for errors of entries (`rdattr_error`), the page ends before that file.
 
 use crate::handle::Node;
 use crate::v4::attrs::{self, Besides};
 use crate::v4::context::{Context, Target};
-use crate::v4::ops::attr::attributes;
+use crate::v4::ops::attr::{OF_DATA, attributes};
 use crate::v4::ops::name::current_dir;
 use crate::v4::status::of_vfs;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use weir_nfs::v4::attr::{Attrs, FILEID, MOUNTED_ON_FILEID, RDATTR_ERROR, WRITE_ONLY};
 use weir_nfs::v4::op::readdir::{self, Entries, Entry, Listing};
 use weir_nfs::v4::{Bitmap, Error, OpCode};
-use weir_vfs::{DirEntry, ReaddirRequest};
+use weir_vfs::{Attr, DirEntry, ReaddirRequest};
 use weir_xdr::Encoder;
 
 /// Size of the verifier, the end of the list, and eof.
@@ -47,6 +52,7 @@ pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::R
         errors: args.attrs.contains(RDATTR_ERROR),
         besides,
         may_search,
+        is_slow: AtomicBool::new(false),
     };
     let mut page = Page { bytes_left, entries: Vec::new(), scratch: Encoder::new() };
     let (mut cookie, mut eof) = (args.cookie, false);
@@ -67,8 +73,15 @@ pub(crate) async fn readdir(cx: &mut Context, args: readdir::Args) -> readdir::R
         let read = read.map_err(of_vfs)?;
         eof = read.eof || read.entries.is_empty();
         for found in read.entries {
+            let entry = match entry(cx, &dir, &found, &looked_up).await {
+                Err(Error::Delay) if !page.entries.is_empty() => {
+                    eof = false;
+                    break 'filling;
+                }
+                entry => entry?,
+            };
             cookie = found.cookie;
-            if let Some(entry) = entry(cx, &dir, &found, &looked_up).await?
+            if let Some(entry) = entry
                 && !page.push(entry)
             {
                 eof = false;
@@ -92,6 +105,8 @@ struct EntryRequest {
     errors: bool,
     besides: Besides,
     may_search: bool,
+    /// Whether a delegate has not told a file's attributes in time.
+    is_slow: AtomicBool,
 }
 
 /// An entry with its attributes; `None` if it was removed meanwhile.
@@ -99,8 +114,9 @@ async fn entry(
     cx: &Context,
     dir: &Target<'_>,
     found: &DirEntry,
-    EntryRequest { asked, beyond, errors, besides, may_search }: &EntryRequest,
+    request: &EntryRequest,
 ) -> Result<Option<Entry>, Error> {
+    let EntryRequest { asked, beyond, errors, besides, may_search, is_slow } = request;
     let (cookie, name) = (found.cookie, found.name[..].into());
     if !may_search {
         // The same as for an entry whose lookup fails for another reason.
@@ -118,11 +134,14 @@ async fn entry(
             }));
         }
         let target = Target { node, caller: dir.caller.clone(), ..*dir };
-        let attrs = match besides.of_file(&cx.nfs.id_map, &target, attr, *asked).await {
-            Ok(besides) => Attrs {
-                rdattr_error: errors.then_some(Ok(())),
-                ..attrs::of_file(cx, &target, attr, &besides, *asked)
-            },
+        let attrs = async {
+            let newest = newest(cx, &target, *asked, is_slow).await?;
+            let attr = newest.as_ref().unwrap_or(attr);
+            let besides = besides.of_file(&cx.nfs.id_map, &target, attr, *asked).await?;
+            Ok(attrs::of_file(cx, &target, attr, &besides, *asked))
+        };
+        let attrs = match attrs.await {
+            Ok(attrs) => Attrs { rdattr_error: errors.then_some(Ok(())), ..attrs },
             Err(Error::Stale | Error::NoEnt) => return Ok(None),
             Err(error) if *errors => Attrs { rdattr_error: Some(Err(error)), ..Attrs::default() },
             Err(error) => return Err(error),
@@ -137,6 +156,27 @@ async fn entry(
     let rdattr_error = errors.then_some(Ok(()));
     let attrs = Attrs { rdattr_error, fileid, mounted_on_fileid, ..Attrs::default() };
     Ok(Some(Entry { cookie, name, attrs }))
+}
+
+/// The attributes to show of a file that may be delegated; `None`: those of the store.
+async fn newest(
+    cx: &Context,
+    target: &Target<'_>,
+    asked: Bitmap,
+    is_slow: &AtomicBool,
+) -> Result<Option<Attr>, Error> {
+    let (recalls, client) = (&cx.services.recalls, cx.known_client());
+    if asked.intersection(OF_DATA).is_empty() || !recalls.may_be_delegated(target.node) {
+        return Ok(None);
+    }
+    if is_slow.load(Relaxed) && recalls.is_written_elsewhere(target.node, client) {
+        return Err(Error::Delay);
+    }
+    let attr = recalls.attr(target.fs(), target.node, client).await.map_err(of_vfs);
+    if attr == Err(Error::Delay) {
+        is_slow.store(true, Relaxed);
+    }
+    attr.map(Some)
 }
 
 /// The attributes of the root of an export that is mounted on an entry; `None` if the client may

@@ -1,6 +1,9 @@
 //! Peers that use as much as they can of the server's limits.
 
+use super::v40::introduce_at;
 use super::*;
+use crate::state::ClientId;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use weir_nfs::v4::Bitmap;
 use weir_nfs::v4::op::{create, readdir, setclientid};
@@ -183,6 +186,70 @@ async fn each_use_of_descriptors_stays_within_its_part() {
     assert!(used < 16, "there is one for another address: {used}");
     let mut other = f.connect_from("127.0.0.9", "other", 2).await;
     other.begin_session(1 << 20).await;
+}
+
+/// A callback service that accepts connections and answers nothing: its address, and the maximum
+/// number of connections that were open at a time.
+async fn silent_service(ip: &str) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind((ip, 0)).await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (open, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let at_once = most.clone();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            at_once.fetch_max(open.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            let open = open.clone();
+            tokio::spawn(async move {
+                // Reads to the end, at which the server has given up.
+                while stream.read_u8().await.is_ok() {}
+                open.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    });
+    (addr, most)
+}
+
+/// Registers a client that answers callbacks, and waits until the server knows that.
+async fn answers_callbacks(f: &Fixture) {
+    let (addr, _called, _) = callbacks::listen().await;
+    let mut c = f.connect("answers", 0).await;
+    let id = ClientId(introduce_at(&mut c, Some(addr)).await);
+    let can_be_called = async {
+        while !f.server.services.state.lock().can_call(id) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), can_be_called).await.expect("it is tried");
+}
+
+#[tokio::test]
+async fn clients_at_whose_addresses_nothing_answers_leave_callbacks_to_others() {
+    let f = Fixture::new().await;
+    let (addr, most) = silent_service("127.0.0.2").await;
+    for number in 0..80 {
+        let name = format!("silent {number}").leak();
+        let mut c = f.connect_from("127.0.0.2", name, 0).await;
+        introduce_at(&mut c, Some(addr)).await;
+    }
+    answers_callbacks(&f).await;
+    // More than four only for the moments in which the server gives others up.
+    let most = most.load(Ordering::Relaxed);
+    assert!(most <= 8, "{most} connections at once to an address at which nothing answers");
+}
+
+#[tokio::test]
+async fn a_client_that_registers_repeatedly_is_tried_once_at_a_time() {
+    let f = Fixture::new().await;
+    let (addr, most) = silent_service("127.0.0.1").await;
+    let mut c = f.connect("silent", 0).await;
+    for _ in 0..20 {
+        introduce_at(&mut c, Some(addr)).await;
+    }
+    // Of the same address, so it would wait behind a queue.
+    answers_callbacks(&f).await;
+    let most = most.load(Ordering::Relaxed);
+    assert!(most <= 2, "{most} connections at once for one client");
 }
 
 #[tokio::test]

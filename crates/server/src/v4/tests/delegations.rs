@@ -4,10 +4,10 @@ use super::v40::introduce_at;
 use super::*;
 use std::time::{Duration, Instant};
 use weir_nfs::v4::CbOp;
-use weir_nfs::v4::attr::{CHANGE, SIZE};
+use weir_nfs::v4::attr::{CHANGE, RDATTR_ERROR, SIZE};
 use weir_nfs::v4::op::bind_conn_to_session::{Args as Bind, DirFromClient};
 use weir_nfs::v4::op::open::{Claim, Delegation, DelegationType, How, ShareAccess, WhyNone};
-use weir_nfs::v4::op::{close, read, remove, setattr, write};
+use weir_nfs::v4::op::{close, read, readdir, remove, setattr, write};
 use weir_nfs::v4::types::StableHow;
 use weir_nfs::v4::{Bitmap, Fattr};
 use weir_stores::local::{LocalFs, LocalOptions};
@@ -270,6 +270,116 @@ async fn getattr_of_other_clients_includes_the_delegates_unwritten_changes() {
     let reader = open_as(ShareAccess::READ, Claim::Fh);
     let (opened, ()) = tokio::join!(b.on(&file, reader), a.give_back(&file, held));
     assert!(matches!(opened, OpRes::Open(Ok(_))));
+}
+
+#[tokio::test]
+async fn listings_and_nfsv3_tell_no_older_size_than_getattr_while_a_file_is_delegated() {
+    use weir_nfs::v3;
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    let mut old = f.connect("old", 0).await;
+    let file = a.make("file").await;
+    let asked = Bitmap::of(&[CHANGE, SIZE]);
+    let OpRes::Getattr(Ok(before)) = b.on(&file, Op::Getattr(asked)).await else { panic!() };
+    let held = a.delegated(&file, WANT_WRITE).await;
+    a.service.attrs =
+        Attrs { change: before.change.map(|c| c + 1), size: Some(99), ..before.clone() };
+
+    let list = readdir::Args {
+        cookie: 0,
+        verifier: [0; 8],
+        dir_count: 4096,
+        max_count: 4096,
+        attrs: asked,
+    };
+    let listing = vec![Op::Putrootfh(()), Op::Readdir(list)];
+    let (listed, called) = tokio::join!(b.ok(listing.clone()), a.called());
+    assert!(matches!(called, CbOp::Getattr(_)));
+    let OpRes::Readdir(Ok(listed)) = &listed[1] else { panic!("{listed:?}") };
+    let shown = &listed.entries.0[0].attrs;
+    assert!(shown.size == Some(99) && shown.change > before.change, "{shown:?}");
+    // The delegate sees its own.
+    let OpRes::Readdir(Ok(own)) = &a.ok(listing).await[1] else { panic!() };
+    assert_eq!(
+        (own.entries.0[0].attrs.size, own.entries.0[0].attrs.change),
+        (Some(0), before.change)
+    );
+
+    let root = v3_handle(&handle(&b.ok(vec![Op::Putrootfh(()), Op::Getfh(())]).await).unwrap());
+    let look_up =
+        v3::op::lookup::Args { what: v3::types::DirOp { dir: root.clone(), name: "file".into() } };
+    let found: v3::op::lookup::Res = old.call_v3(3, &look_up).await;
+    assert_eq!(found.unwrap().attr, None);
+    let access =
+        v3::op::access::Args { object: v3_handle(&file), rights: v3::op::access::Rights::all() };
+    let granted: v3::op::access::Res = old.call_v3(4, &access).await;
+    assert_eq!(granted.unwrap().attr, None);
+    let list = v3::op::readdirplus::Args {
+        dir: root,
+        cookie: 0,
+        verifier: [0; 8],
+        dir_count: 4096,
+        max_count: 4096,
+    };
+    let listed: v3::op::readdirplus::Res = old.call_v3(17, &list).await;
+    let listed = listed.unwrap().entries.0;
+    let with_attr = listed.iter().filter(|entry| entry.attr.is_some()).count();
+    assert_eq!((with_attr, listed.len()), (2, 3), "all but the delegated file");
+    let object = v3::op::getattr::Args { object: v3_handle(&file) };
+    let newest = old.call_v3::<_, v3::op::getattr::Res>(1, &object);
+    let (newest, _) = tokio::join!(newest, a.called());
+    assert_eq!(newest.unwrap().size, 99);
+
+    // When the delegation is gone, they have the attributes again.
+    a.on(&file, Op::Delegreturn(held)).await;
+    let found: v3::op::lookup::Res = old.call_v3(3, &look_up).await;
+    assert!(found.unwrap().attr.is_some());
+}
+
+fn v3_handle(file: &FileHandle) -> weir_nfs::v3::types::FileHandle {
+    weir_xdr::Opaque::copy_from(file)
+}
+
+/// READDIR of the root.
+fn listing(cookie: u64, attrs: &[u32]) -> Vec<Op> {
+    let attrs = Bitmap::of(attrs);
+    let args = readdir::Args { cookie, verifier: [0; 8], dir_count: 4096, max_count: 4096, attrs };
+    vec![Op::Putrootfh(()), Op::Readdir(args)]
+}
+
+#[tokio::test]
+async fn a_listing_ends_before_a_file_whose_delegate_is_slow() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    let list = |cookie| listing(cookie, &[SIZE]);
+    a.make("first").await;
+    let file = a.make("second").await;
+    let OpRes::Readdir(Ok(all)) = b.ok(list(0)).await.remove(1) else { panic!() };
+    let names: Vec<_> = all.entries.0.iter().map(|entry| entry.name.clone()).collect();
+    let last = if &names[1][..] == b"second" { file } else { a.make("first").await };
+    a.delegated(&last, WANT_WRITE).await;
+    let OpRes::Readdir(Ok(some)) = b.ok(list(0)).await.remove(1) else { panic!() };
+    assert_eq!((some.entries.0.len(), some.eof), (1, false));
+    assert_eq!(b.fails(list(some.entries.0[0].cookie)).await, Error::Delay);
+}
+
+#[tokio::test]
+async fn a_listing_waits_for_one_slow_delegate_alone() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.callable("a").await, f.client("b").await);
+    for name in ["first", "second", "third", "fourth"] {
+        let file = a.make(name).await;
+        a.delegated(&file, WANT_WRITE).await;
+    }
+    a.make("fifth").await;
+    let begun = Instant::now();
+    let whole = listing(0, &[SIZE, RDATTR_ERROR]);
+    let OpRes::Readdir(Ok(all)) = b.ok(whole).await.remove(1) else { panic!() };
+    let slow = |entry: &&readdir::Entry| entry.attrs.rdattr_error == Some(Err(Error::Delay));
+    assert_eq!((all.entries.0.len(), all.entries.0.iter().filter(slow).count()), (5, 4));
+    assert_eq!(all.entries.0.iter().filter(|entry| entry.attrs.size.is_some()).count(), 1);
+    // One takes 3 s at most: it is asked, and then recalled.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

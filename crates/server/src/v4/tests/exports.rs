@@ -179,6 +179,15 @@ async fn every_request_checks_the_networks_of_its_export() {
     f.server.set_exports(vec![open.clone(), with(mixed)]).unwrap();
     assert!(matches!(c.on(&held, attrs).await, OpRes::Getattr(Ok(_))));
     assert_eq!(c.fails(then_create(walk("/shut"))).await, Error::RoFs);
+    fill(&shut, "file", 4).await;
+    let Op::Open(args) = c.open_op("file", 0) else { panic!() };
+    let share_access = weir_nfs::v4::op::open::ShareAccess::READ;
+    let reads = open::Args { share_access, ..args };
+    c.ok(then(walk("/shut"), Op::Open(reads.clone()))).await;
+    let empty = Attrs { size: Some(0), ..Attrs::default() };
+    let how = open::How::Create(open::CreateHow::Unchecked(empty.into()));
+    let truncates = Op::Open(open::Args { how, ..reads });
+    assert_eq!(c.fails(then(walk("/shut"), truncates)).await, Error::RoFs);
 }
 
 #[tokio::test]

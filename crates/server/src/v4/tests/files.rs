@@ -4,7 +4,7 @@ use super::*;
 use std::collections::BTreeSet;
 use weir_nfs::v4::Bitmap;
 use weir_nfs::v4::attr;
-use weir_nfs::v4::op::{commit, read, readdir, rename, setattr, write};
+use weir_nfs::v4::op::{close, commit, read, readdir, rename, setattr, write};
 use weir_nfs::v4::types::StableHow;
 
 #[tokio::test]
@@ -131,6 +131,38 @@ async fn a_repeated_exclusive_create_is_recognised() {
 }
 
 #[tokio::test]
+async fn an_open_for_reading_does_not_truncate_what_another_open_protects() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.client("a").await, f.client("b").await);
+    let (file, stateid) = a.open("file").await;
+    let data = weir_nfs::Data::Bytes("kept".into());
+    let args = write::Args { stateid, offset: 0, stable: StableHow::FileSync, data };
+    assert!(matches!(a.on(&file, Op::Write(args)).await, OpRes::Write(Ok(_))));
+    let close = |open_stateid| Op::Close(close::Args { seqid: 0, open_stateid });
+    a.on(&file, close(stateid)).await;
+    let open = |deny, attrs: Attrs| {
+        Op::Open(open::Args {
+            seqid: 0,
+            share_access: open::ShareAccess::READ,
+            share_deny: deny,
+            owner: StateOwner { client_id: 0, owner: "p".into() },
+            how: open::How::Create(open::CreateHow::Unchecked(attrs.into())),
+            claim: open::Claim::Null("file".into()),
+        })
+    };
+    let denies = vec![Op::Putrootfh(()), open(open::ShareDeny::WRITE, Attrs::default())];
+    let OpRes::Open(Ok(denies)) = a.ok(denies).await.remove(1) else { panic!() };
+    let empty = Attrs { size: Some(0), ..Attrs::default() };
+    let truncates = vec![Op::Putrootfh(()), open(open::ShareDeny::empty(), empty)];
+    assert_eq!(b.fails(truncates.clone()).await, Error::ShareDenied);
+    let size = async || f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root().entry(b"file")).await;
+    assert_eq!(size().await.unwrap().size, 4);
+    a.on(&file, close(denies.stateid)).await;
+    b.ok(truncates).await;
+    assert_eq!(size().await.unwrap().size, 0);
+}
+
+#[tokio::test]
 async fn setattr_of_size_works_under_an_open() {
     let f = Fixture::new().await;
     let mut c = f.client("a").await;
@@ -180,7 +212,8 @@ async fn a_read_is_short_only_at_the_end_of_the_file() {
 
 #[tokio::test]
 async fn writes_beyond_the_largest_file_of_the_store_are_refused() {
-    use weir_nfs::v4::op::allocate;
+    use weir_nfs::v4::op::{allocate, clone, copy, write_same};
+    use weir_xdr::Opaque;
     const LARGEST: u64 = 1 << 20;
     let store = weir_stores::fault::Fault::over(MemoryFs::new(), 1);
     store.set_max_file_size(LARGEST);
@@ -204,7 +237,59 @@ async fn writes_beyond_the_largest_file_of_the_store_are_refused() {
         let ops = vec![Op::Putfh(file.clone()), refused.clone()];
         assert_eq!(c.fails(ops).await, Error::FBig, "{refused:?}");
     }
+    let (destination, stateid_of_copy) = c.open("copy").await;
+    c.ok(vec![Op::Putfh(file.clone()), size(11)]).await;
+    let from_file = |op| {
+        let put = [&file, &destination].map(|file| Op::Putfh(file.clone()));
+        let [source, destination] = put;
+        vec![source, Op::Savefh(()), destination, op]
+    };
+    let copy = |destination_offset| {
+        Op::Copy(copy::Args {
+            source: stateid,
+            destination: stateid_of_copy,
+            source_offset: 0,
+            destination_offset,
+            count: 0,
+            consecutive: true,
+            synchronous: true,
+            source_servers: List::default(),
+        })
+    };
+    let clone = |destination_offset| {
+        Op::Clone(clone::Args {
+            source: stateid,
+            destination: stateid_of_copy,
+            source_offset: 0,
+            destination_offset,
+            count: 0,
+        })
+    };
+    let write_same = |block_count| {
+        Op::WriteSame(write_same::Args {
+            stateid: stateid_of_copy,
+            stable: StableHow::Unstable,
+            offset: 0,
+            block_size: LARGEST / 16,
+            block_count,
+            relative_number_offset: u64::MAX,
+            block_number: 0,
+            relative_pattern_offset: 0,
+            pattern: Opaque::copy_from(b"pattern"),
+        })
+    };
+    for at in [LARGEST - 10, LARGEST, u64::MAX - 10] {
+        assert_eq!(c.fails(from_file(copy(at))).await, Error::FBig, "{at}");
+        assert_eq!(c.fails(from_file(clone(at))).await, Error::FBig, "{at}");
+    }
+    let too_many = vec![Op::Putfh(destination.clone()), write_same(17)];
+    assert_eq!(c.fails(too_many).await, Error::FBig);
+    let asked = Op::Getattr(Bitmap::of(&[attr::SIZE]));
+    let empty = Attrs { size: Some(0), ..Attrs::default() };
+    assert_eq!(c.on(&destination, asked).await, OpRes::Getattr(Ok(empty)));
     assert_eq!(f.fs.cache().dirty_bytes(), 0);
+    c.ok(from_file(copy(LARGEST - 11))).await;
+    c.ok(vec![Op::Putfh(destination.clone()), write_same(16)]).await;
     for taken in [write(LARGEST - 10), size(LARGEST), allocate(LARGEST)] {
         c.ok(vec![Op::Putfh(file.clone()), taken]).await;
     }

@@ -115,6 +115,7 @@ impl Fixture {
             minor,
             session: SessionId::default(),
             sequence: 0,
+            highest_slot: 0,
             cache_this: false,
             status_flags: sequence::StatusFlags::empty(),
             service: callbacks::Service::default(),
@@ -170,6 +171,8 @@ struct Client {
     minor: u32,
     session: SessionId,
     sequence: u32,
+    /// The highest slot that it says it uses.
+    highest_slot: u32,
     cache_this: bool,
     /// Of its last SEQUENCE.
     status_flags: sequence::StatusFlags,
@@ -228,7 +231,7 @@ impl Client {
             session: self.session,
             sequence_id: self.sequence,
             slot: 0,
-            highest_slot: 0,
+            highest_slot: self.highest_slot,
             cache_this: self.cache_this,
         })
     }

@@ -1,7 +1,9 @@
-//! Requests that clients send again after the server was restarted.
+//! Requests that clients send again, to the same server or after it was restarted.
 
 use super::*;
+use weir_nfs::v4::Fattr;
 use weir_nfs::v4::op::{create, rename};
+use weir_nfs::v4::types::FileType;
 
 fn rename(from: &str, to: &str) -> Vec<Op> {
     let args = rename::Args { from: from.into(), to: to.into() };
@@ -26,6 +28,10 @@ async fn create(f: &Fixture) {
     .unwrap();
 }
 
+fn is_dir() -> Fattr {
+    Attrs { kind: Some(FileType::Directory), ..Attrs::default() }.into()
+}
+
 /// Changes each of which is possible once, in this order.
 fn changes() -> Vec<Vec<Op>> {
     let mut all = vec![mkdir("a"), rename("a", "b")];
@@ -40,6 +46,11 @@ fn changes() -> Vec<Vec<Op>> {
     all.push(vec![Op::Putrootfh(()), Op::Remove("b".into())]);
     // Two changes in one compound.
     all.push([mkdir("c"), rename("c", "d"), vec![Op::Remove("link".into())]].concat());
+    // The names that are removed are looked up first, as Weir's own client does.
+    for (name, check) in [("d", Op::Verify(is_dir())), ("file", Op::Nverify(is_dir()))] {
+        let look_up = vec![Op::Putrootfh(()), Op::Lookup(name.into()), check];
+        all.push([look_up, vec![Op::Putrootfh(()), Op::Remove(name.into())]].concat());
+    }
     all
 }
 
@@ -58,6 +69,8 @@ async fn a_change_of_names_in_a_session_is_made_once_over_restarts() {
                 f.restart().await;
                 let mut client = f.connect("a", minor).await;
                 (client.session, client.sequence) = (session, sequence - 1);
+                // Linux's client states the slots that are in use when it sends the request again.
+                client.highest_slot = 3;
                 let again = client.ok(ops.clone()).await;
                 let handle = |results: &[OpRes]| {
                     results.iter().find_map(|result| match result {
@@ -73,6 +86,40 @@ async fn a_change_of_names_in_a_session_is_made_once_over_restarts() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_removal_that_is_sent_again_leaves_what_has_the_name_by_then() {
+    let mut f = Fixture::new().await;
+    create(&f).await;
+    let look_up = vec![Op::Putrootfh(()), Op::Lookup("file".into()), Op::Nverify(is_dir())];
+    let ops = [look_up, vec![Op::Putrootfh(()), Op::Remove("file".into())]].concat();
+    let mut client = f.client("a").await;
+    client.ok(ops.clone()).await;
+    let (session, sequence) = (client.session, client.sequence);
+    f.restart().await;
+    let mut other = f.client("b").await;
+    other.ok(mkdir("file")).await;
+    let mut client = f.connect("a", 2).await;
+    (client.session, client.sequence) = (session, sequence - 1);
+    client.ok(ops).await;
+    other.ok(vec![Op::Putrootfh(()), Op::Lookup("file".into()), Op::Verify(is_dir())]).await;
+}
+
+#[tokio::test]
+async fn a_request_sent_again_with_another_highest_slot_and_stamp_gets_its_reply() {
+    let f = Fixture::new().await;
+    let mut client = f.client("a").await;
+    client.cache_this = true;
+    let made = client.run(mkdir("a")).await;
+    assert_eq!(made.status, Ok(()));
+    client.highest_slot = 3;
+    let cred = AuthSys { stamp: 7, uid: 0, machine_name: "a".into(), ..AuthSys::default() };
+    client.cred = OpaqueAuth::from(&cred);
+    let again = client.raw([vec![client.sequence()], mkdir("a")].concat()).await;
+    assert_eq!(again.bytes[4..], made.bytes[4..]);
+    let other = client.raw([vec![client.sequence()], mkdir("b")].concat()).await;
+    assert_eq!(other.status, Err(Error::SeqFalseRetry));
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use crate::local::data::file::LocalFile;
 use crate::local::data::inode::Inodes;
 use crate::local::data::io::Io;
 use crate::local::options::LocalOptions;
-use crate::local::probe::{default_dir_fds, max_file_size, probe, process_umask, stamps};
+use crate::local::probe::{default_dir_fds, is_local, max_file_size, probe, process_umask, stamps};
 use crate::local::sys;
 use crate::local::sys::proc_path;
 use crate::local::tree::nodes::{Nodes, Seen};
@@ -65,6 +65,8 @@ pub struct LocalFs {
     /// Bits that the process's umask removes from modes, and that have to be set again.
     umask: u32,
     capabilities: Capabilities,
+    /// Whether the file system is of this machine, so that locks of its files wait for no other one.
+    is_local: bool,
 }
 
 impl LocalFs {
@@ -86,6 +88,7 @@ impl LocalFs {
         let watch = Watch::new();
         let max_file_size = max_file_size(tree.root());
         let capabilities = probe(tree.root());
+        let is_local = is_local(tree.root());
         let symlink_renames = Arc::new(SymlinkRenames::of(tree.root()));
         tracing::info!(
             dir = %dir.display(),
@@ -95,6 +98,7 @@ impl LocalFs {
             nodes = tree.nodes.len(),
             ?capabilities,
             ?stamps,
+            is_local,
             watch = watch.is_some(),
             "local store is open"
         );
@@ -109,6 +113,7 @@ impl LocalFs {
             modes: std::array::from_fn(|_| Mutex::default()),
             umask: process_umask(),
             capabilities,
+            is_local,
         }))
     }
 
@@ -376,7 +381,7 @@ impl FileSystem for LocalFs {
     }
 
     fn is_locked_by_programs(&self) -> bool {
-        true
+        self.is_local
     }
 
     fn max_file_size(&self) -> u64 {

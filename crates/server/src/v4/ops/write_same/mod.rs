@@ -28,6 +28,7 @@ pub(crate) async fn write_same(cx: &mut Context, args: write_same::Args) -> writ
     let target = cx.current()?;
     let io = cx.io_to_change(&target, args.stateid).await?;
     let blocks = Blocks::of(&args)?;
+    target.check_size(args.offset, blocks.len())?;
     let makes_holes = target.capabilities().contains(Capabilities::HOLES);
     if !makes_holes && blocks.block_bytes() > MOST_BYTES {
         // A block that is all data would exceed the limit of a call.
