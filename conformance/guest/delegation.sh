@@ -3,7 +3,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 vers=$1 dir=$2 N=/run/mnt3
 mkdir -p $N
-mount -t nfs -o vers=3,proto=tcp,port=2049,mountport=2049,mountproto=tcp,nolock,noac $S:/ $N || fail 'mount vers=3'
+mount_started vers=3,proto=tcp,port=2049,mountport=2049,mountproto=tcp,nolock,noac $S:/ $N
 mount_weir "$vers"
 printf 'first' >"$M/read"
 

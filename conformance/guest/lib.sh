@@ -5,13 +5,19 @@ S=192.0.2.1
 
 # mount_weir VERS [OPTIONS [DIR]]: mounts the server's root at $M or DIR.
 mount_weir() {
-  local options=vers=$1,proto=tcp,port=2049${2:+,$2} try
+  local options=vers=$1,proto=tcp,port=2049${2:+,$2}
   [[ $1 == 3 ]] && options+=,mountport=2049,mountproto=tcp,nolock
-  for try in 1 2 3 4 5 6 7 8 9 10; do
-    mount -t nfs -o "$options" $S:/ "${3:-$M}" && return
+  mount_started "$options" $S:/ "${3:-$M}"
+}
+
+# mount_started OPTIONS SOURCE DIR: mounts from a server that may have only been started, and not listen yet.
+mount_started() {
+  local try
+  for try in $(seq 60); do
+    mount -t nfs -o "$1" "$2" "$3" && return
     sleep 0.5
   done
-  echo "cannot mount vers=$1"; exit 1
+  echo "cannot mount $2 with $1"; exit 1
 }
 
 # counted OP FIELD: a column of /proc/self/mountstats for the mount at $M: 1 calls, 5 bytes received.

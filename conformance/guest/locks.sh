@@ -9,7 +9,7 @@ mkdir -p /var/lib/nfs/sm /var/lib/nfs/sm.bak /run/rpcbind $M2
 chown -R statd /var/lib/nfs 2>/dev/null || true
 rpcbind -w
 rpc.statd --no-notify
-mount_locking() { mount -t nfs -o "vers=$1,proto=tcp,port=2049$([[ $1 != 3 ]] || echo ,mountport=2049,mountproto=tcp)" $S:/ "$2"; }
+mount_locking() { mount_started "vers=$1,proto=tcp,port=2049$([[ $1 != 3 ]] || echo ,mountport=2049,mountproto=tcp)" $S:/ "$2"; }
 mount_locking "$vers" $M
 mount_locking "$other" $M2
 cat >/run/locks.py <<'P'

@@ -27,6 +27,8 @@ case $step in
   start) start ;;
   load)
     pgbench -n -c 4 -j 2 -T 600 >"$beside/load.log" 2>&1 &
+    # Changes were committed before the first line is noted, so `check` finds some.
+    while [[ $(ask 'select count(*) from pgbench_history' 2>/dev/null) == 0 ]]; do sleep 0.1; done
     # The line is printed when the server has acknowledged the commit.
     while n=$(ask 'insert into noted default values returning n' 2>/dev/null); do echo "$n"; done >>"$beside/acknowledged"
     wait || true

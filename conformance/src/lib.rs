@@ -81,7 +81,7 @@ impl Guest {
             return None;
         }
         if let Some(missing) =
-            ["mount.nfs", "ip", "xz", "perl"].iter().find(|p| program(p).is_none())
+            ["mount.nfs", "ip", "unshare", "xz", "perl"].iter().find(|p| program(p).is_none())
         {
             skip(format!("the Linux guest needs {missing}"));
             return None;
@@ -112,13 +112,20 @@ impl Guest {
     /// # Panics
     /// The guest runner does not start.
     pub fn try_alone(&self, options: &[&str], script: &str, args: &[&str]) -> (bool, String) {
-        let mut command = Command::new(&self.run);
-        command.args(options);
+        let mut command = Command::new("unshare");
+        // The runner names its network after its process, whose number a later one may get. Here the names
+        // end with the runner, also if it is killed.
+        command.args(["--mount", "--propagation", "slave", "sh", "-c", PRIVATE_NETWORKS]);
+        command.arg(&self.run).args(options);
         command.arg(workspace().join("conformance/guest").join(script)).args(args);
         let output = command.stdin(Stdio::null()).output().expect("the guest runner starts");
         (output.status.success(), text_of(&output))
     }
 }
+
+/// Runs a command with names of network namespaces of its own (ip-netns(8)).
+const PRIVATE_NETWORKS: &str =
+    "mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && exec \"$0\" \"$@\"";
 
 /// A program's output and errors, without the carriage returns of a guest's console.
 pub fn text_of(output: &Output) -> String {
@@ -202,4 +209,30 @@ impl Drop for Server {
 pub fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in(std::env::var_os("CARGO_TARGET_TMPDIR").unwrap_or("/var/tmp".into()))
         .expect("a scratch directory can be made")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_guest_runner_leaves_no_name_of_its_network() {
+        if !is_root("names of networks need root") {
+            return;
+        }
+        if program("ip").is_none() || program("unshare").is_none() {
+            return skip("names of networks need ip and unshare");
+        }
+        let dir = scratch();
+        let run = dir.path().join("run");
+        // As a runner that is killed: it removes nothing.
+        std::fs::write(&run, "#!/bin/sh\nip netns add guest-of-a-test && ip netns list\n").unwrap();
+        std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let guest = Guest { run };
+        for _ in 0..2 {
+            let (ok, text) = guest.try_alone(&[], "none", &[]);
+            assert!(ok && text == "guest-of-a-test\n", "{text}");
+        }
+    }
 }

@@ -8,8 +8,8 @@ use conformance::{Server, program, scratch, skip, text_of, workspace};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A source to mount: a local directory, or a server of it.
 struct Source {
@@ -141,7 +141,7 @@ fn a_database_survives_kills_of_its_program_and_of_the_mount() {
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-            std::thread::sleep(Duration::from_millis(700));
+            commits(&mut writer, &acknowledged, 2);
             // In turn the program and the file system are killed.
             if round % 2 == 0 {
                 writer.kill().unwrap();
@@ -165,6 +165,20 @@ fn a_database_survives_kills_of_its_program_and_of_the_mount() {
         assert!(rows > 4, "{way}: {rows} transactions");
     }
 }
+
+/// Waits until a program has noted `more` transactions as committed, beyond those noted before.
+fn commits(program: &mut Child, acknowledged: &Path, more: usize) {
+    let noted = || fs::read_to_string(acknowledged).unwrap_or_default().lines().count();
+    let (before, since) = (noted(), Instant::now());
+    while noted() < before + more {
+        assert_eq!(program.try_wait().unwrap(), None, "the program has ended");
+        assert!(since.elapsed() < PATIENCE, "{} of {more} transactions", noted() - before);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// How long a program has for its transactions on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Commits numbers one by one, and then notes each outside of the mount.
 const WRITER: &str = "
@@ -224,7 +238,7 @@ fn a_postgres_database_survives_kills_of_its_server_and_of_the_mount() {
         run("make");
         for round in 0..2 {
             let mut load = step("load").stderr(Stdio::null()).spawn().unwrap();
-            std::thread::sleep(Duration::from_secs(4));
+            commits(&mut load, &beside.join("acknowledged"), 20);
             if round == 0 {
                 run("kill");
             } else {

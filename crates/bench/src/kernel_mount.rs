@@ -1,7 +1,7 @@
 //! Mounts by the kernel's NFS client.
 
 use crate::scratch::call;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use weir_client::Version;
 use weir_tools::failure::Result;
@@ -17,6 +17,7 @@ impl KernelMount {
         let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
         rustix::process::geteuid().is_root()
             && known.lines().any(|line| line.trim() == "nodev\tnfs")
+            && ["/sbin", "/usr/sbin"].iter().any(|dir| Path::new(dir).join("mount.nfs").exists())
     }
 
     /// Mounts `export` of the server on a port of this machine at `path`.

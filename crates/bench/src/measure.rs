@@ -1,5 +1,6 @@
 //! Clocks and averages.
 
+use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::fs;
 use std::hint::black_box;
@@ -99,6 +100,14 @@ fn role_of(name: &str) -> &'static str {
         name if name.starts_with("hot") => "hot reader",
         name if name.starts_with("iou-") => "io_uring worker",
         _ => "other",
+    }
+}
+
+/// Durations in nanoseconds, up to a minute, with a resolution of a thousandth.
+pub(crate) fn histogram() -> Histogram<u64> {
+    match Histogram::new_with_bounds(1, 60_000_000_000, 3) {
+        Ok(histogram) => histogram,
+        Err(_) => unreachable!("the bounds are constants that it takes"),
     }
 }
 

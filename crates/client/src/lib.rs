@@ -244,6 +244,7 @@ pub use crate::options::url::NfsUrl;
 pub use crate::options::{IGNORED as IGNORED_OPTIONS, MountOptions, Version};
 pub use error::{Error, Refusal, Result, Violation};
 pub use export::{DirEntry, Export, File, Metadata, OpenOptions, PathError, ReadDir, Walk};
+pub use fs::file::commit;
 pub use fs::{Nearest, NfsFs, WireStats};
 pub use mount::{Exported, exports};
 

@@ -4,7 +4,8 @@ mod common;
 
 use common::Served;
 use common::between::Between;
-use weir_client::{MountOptions, NfsFs};
+use weir_client::{MountOptions, NfsFs, commit};
+use weir_nfs::v4::OpCode;
 use weir_pagecache::{Cache, Config};
 use weir_vfs::{
     Access, Caller, CreateMode, Error, FileKind, FileSystem, ReaddirRequest, RenameFlags, SetAttr,
@@ -170,5 +171,28 @@ async fn a_long_mount_path_is_split_into_compounds_that_servers_accept() {
         let nearest = NfsFs::mount_nearest(&url, &MountOptions::default()).await.unwrap();
         assert_eq!(nearest.depth, 40, "NFSv{version}");
         nearest.fs.unmount().await;
+    }
+}
+
+/// A program that was killed may have left data at the server that is not durable.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_have_written_is_committed_on_request() {
+    let served = Served::start();
+    let between = Between::to(served.addr).await;
+    for version in ["4.0", "4.1", "4.2"] {
+        let url = format!("nfs://{}/?vers={version}", between.addr).parse().unwrap();
+        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+        let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+        let new = nfs.root().entry(version.as_bytes()).with(&set);
+        let id = nfs.create(ME, new, CreateMode::MustBeNew).await.unwrap().attr.id;
+        let file = nfs.open(ME, id, Access::READ | Access::WRITE).await.unwrap();
+        file.sync(true).await.unwrap();
+        assert_eq!(between.take_count(OpCode::Commit), 0, "NFSv{version}");
+        commit(&*file).await.unwrap();
+        assert_eq!(between.take_count(OpCode::Commit), 1, "NFSv{version}");
+        let read = nfs.open(ME, id, Access::READ).await.unwrap();
+        assert_eq!(commit(&*read).await, Err(Error::BadFile), "NFSv{version}");
+        drop((file, read));
+        nfs.unmount().await;
     }
 }

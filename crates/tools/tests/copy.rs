@@ -2,14 +2,15 @@
 
 use async_trait::async_trait;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::memory::MemoryFs;
-use weir_tools::copy::{Copier, Options, Reflink};
+use weir_tools::copy::{Copier, Options, Overwrite, Reflink, Summary};
 use weir_tools::mounts::Place;
 use weir_tools::origin::Origin;
 use weir_vfs::{
     Access, Attr, Caller, CreateMode, Error, FileId, FileKind, FileSystem, FileSystemDecorator,
-    IoFlags, Result, SetAttr, SpecialFile, XattrMode,
+    IoFlags, NewFile, OpenFile, OpenFileDecorator, Result, SetAttr, SpecialFile, XattrMode,
 };
 
 /// A store that lists the extended attributes of files and directories, and answers `for_others` for links and
@@ -152,4 +153,172 @@ async fn a_store_that_shares_data_is_not_read() {
         assert_eq!(copy.read_at_async(&mut found, 0, IoFlags::empty()).await.unwrap(), bytes.len());
         assert!(found.starts_with(&bytes));
     }
+}
+
+/// A store in which no link and no special file can be made.
+struct MakesNoNodes {
+    store: Arc<MemoryFs>,
+    error: Error,
+}
+
+#[async_trait]
+impl FileSystemDecorator for MakesNoNodes {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.store
+    }
+
+    async fn symlink(&self, _: &Caller, _: NewFile<'_>, _: &[u8]) -> Result<Attr> {
+        Err(self.error)
+    }
+
+    async fn mknod(&self, _: &Caller, _: NewFile<'_>, _: SpecialFile) -> Result<Attr> {
+        Err(self.error)
+    }
+}
+
+/// A link and a pipe in a store.
+async fn nodes() -> Arc<MemoryFs> {
+    let (own, set, store) = (Caller::Own, SetAttr::default(), MemoryFs::new());
+    store.symlink(&own, store.root().entry(b"link").with(&set), b"file").await.unwrap();
+    store.mknod(&own, store.root().entry(b"pipe").with(&set), SpecialFile::Fifo).await.unwrap();
+    store
+}
+
+/// Makes a file of these bytes.
+async fn write(fs: &CachedFs, name: &str, bytes: &[u8]) -> FileId {
+    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+    let new = fs.root().entry(name.as_bytes()).with(&set);
+    let id = fs.create(&Caller::Own, new, CreateMode::MayExist).await.unwrap().attr.id;
+    let file = fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap();
+    file.write_at_async(bytes, 0, IoFlags::empty()).await.unwrap();
+    file.sync_async(false).await.unwrap();
+    id
+}
+
+/// Copies `name` to the same name in another store.
+async fn copy(from: &CachedFs, to: &CachedFs, name: &str, options: Options) -> Summary {
+    let copier = Arc::new(Copier::new(options, 32 << 20, ()));
+    copier.copy(vec![(place(from, name).await, place(to, name).await)], to).await;
+    copier.summary(Duration::from_secs(1), 0)
+}
+
+#[tokio::test]
+async fn a_file_stays_if_the_link_or_special_file_in_its_place_cannot_be_made() {
+    let cache = Cache::new(Config::default()).unwrap();
+    let from = cache.mount(nodes().await);
+    for name in ["link", "pipe"] {
+        let store = MemoryFs::new();
+        let refusing = MakesNoNodes { store: store.clone(), error: Error::NoSpace };
+        let to = cache.mount(Arc::new(refusing));
+        let old = write(&to, name, b"old").await;
+        let options = Options { recursive: true, ..Options::default() };
+        let said = copy(&from, &to, name, options.clone()).await;
+        assert_eq!(said.failures.len(), 1, "{said:?}");
+        assert_eq!(place(&to, name).await.attr.unwrap().id, old, "{name}");
+        // Another store takes them.
+        let to = cache.mount(store);
+        let said = copy(&from, &to, name, options).await;
+        assert_eq!(said.failures, [""; 0]);
+        assert_ne!(place(&to, name).await.attr.unwrap().kind, FileKind::Regular);
+        let left = place(&to, name).await.children(to.root()).await.unwrap();
+        assert_eq!(left.len(), 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_link_whose_name_appears_meanwhile_is_kept() {
+    let cache = Cache::new(Config::default()).unwrap();
+    let from = cache.mount(nodes().await);
+    for name in ["link", "pipe"] {
+        let appearing = MakesNoNodes { store: MemoryFs::new(), error: Error::Exists };
+        let to = cache.mount(Arc::new(appearing));
+        for (overwrite, kept) in [(Overwrite::Keep, 1), (Overwrite::Replace, 0)] {
+            let options = Options { recursive: true, overwrite, ..Options::default() };
+            let said = copy(&from, &to, name, options).await;
+            assert_eq!((said.kept, said.failures.len()), (kept, 1 - kept as usize), "{said:?}");
+        }
+    }
+}
+
+/// A store that keeps no modes, and records the order of syncs and times.
+struct Recording {
+    store: Arc<MemoryFs>,
+    calls: Arc<Mutex<Vec<&'static str>>>,
+}
+
+struct RecordingFile {
+    file: Arc<dyn OpenFile>,
+    calls: Arc<Mutex<Vec<&'static str>>>,
+}
+
+#[async_trait]
+impl FileSystemDecorator for Recording {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.store
+    }
+
+    async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
+        if set.mtime.is_some() {
+            self.calls.lock().unwrap().push("times");
+        }
+        self.store.setattr(caller, id, &SetAttr { mode: None, ..set.clone() }).await
+    }
+
+    async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
+        let file = self.store.open(caller, id, access).await?;
+        Ok(Arc::new(RecordingFile { file, calls: Arc::clone(&self.calls) }))
+    }
+}
+
+#[async_trait]
+impl OpenFileDecorator for RecordingFile {
+    fn below(&self) -> &dyn OpenFile {
+        &*self.file
+    }
+
+    async fn sync(&self, data_only: bool) -> Result<()> {
+        self.calls.lock().unwrap().push("sync");
+        self.file.sync(data_only).await
+    }
+}
+
+#[tokio::test]
+async fn modes_that_the_destination_does_not_keep_are_reported() {
+    let cache = Cache::new(Config::default()).unwrap();
+    let from = cache.mount(MemoryFs::new());
+    write(&from, "file", b"data").await;
+    let recording = Recording { store: MemoryFs::new(), calls: Arc::default() };
+    let to = cache.mount(Arc::new(recording));
+    // So that the copy has not the number of its source.
+    write(&to, "other", b"").await;
+    for (preserve, count) in [(false, 0), (true, 1)] {
+        let said = copy(&from, &to, "file", Options { preserve, ..Options::default() }).await;
+        assert_eq!(said.failures, [""; 0]);
+        let told = said.not_preserved.iter().filter(|lost| lost.starts_with("mode of"));
+        assert_eq!(told.count(), count, "{said:?}");
+    }
+}
+
+/// A file with the size and the time of its source counts as complete for `sync`.
+#[tokio::test]
+async fn data_that_is_copied_in_place_is_durable_before_the_file_has_its_time() {
+    let cache = Cache::new(Config::default()).unwrap();
+    let from = cache.mount(MemoryFs::new());
+    write(&from, "file", b"data").await;
+    let calls = Arc::<Mutex<Vec<_>>>::default();
+    let recording = Recording { store: MemoryFs::new(), calls: Arc::clone(&calls) };
+    let to = cache.mount(Arc::new(recording));
+    // With the number of the source, in a store of the same number, it would be the source.
+    write(&to, "other", b"").await;
+    write(&to, "file", b"old").await;
+    calls.lock().unwrap().clear();
+    let options = Options { preserve: true, in_place: true, ..Options::default() };
+    let said = copy(&from, &to, "file", options).await;
+    assert_eq!(said.failures, [""; 0]);
+    let calls = calls.lock().unwrap();
+    // The first times tell whether the two files are one.
+    let last = calls.iter().rposition(|call| *call == "times").unwrap();
+    let first = calls.iter().position(|call| *call == "times").unwrap();
+    assert!(first < last && calls[first..last].contains(&"sync"), "{calls:?}");
+    assert_eq!(calls.last(), Some(&"sync"), "{calls:?}");
 }

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::memory::MemoryFs;
@@ -13,7 +13,7 @@ use weir_tools::sync::sync;
 use weir_vfs::{
     Access, Acl, AclName, Attr, Caller, CreateMode, DirPage, EntryName, Error, FileId, FileSystem,
     FileSystemDecorator, IoFlags, OpenFile, OpenFileDecorator, ReadOp, ReaddirRequest, RenameFlags,
-    Result, SetAttr, Unnamed, WriteOp,
+    Result, SetAttr, SpecialFile, Unnamed, WriteOp,
 };
 
 const SIZE: u64 = 8 << 20;
@@ -36,6 +36,12 @@ struct Faults {
     pages: Option<AtomicI64>,
     /// Extended attributes and access control lists may not be read.
     hides_attributes: bool,
+    /// The files were synced.
+    synced: AtomicBool,
+    /// Reads before that.
+    reads_unsynced: AtomicU64,
+    /// A program that runs: it cannot be opened to be written.
+    runs: Option<FileId>,
 }
 
 impl Default for Faults {
@@ -49,6 +55,9 @@ impl Default for Faults {
             fsid: 77,
             pages: None,
             hides_attributes: false,
+            synced: AtomicBool::new(false),
+            reads_unsynced: AtomicU64::new(0),
+            runs: None,
         }
     }
 }
@@ -77,6 +86,9 @@ impl FileSystemDecorator for Failing {
     }
 
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
+        if access.contains(Access::WRITE) && self.faults.runs == Some(id) {
+            return Err(Error::TextBusy);
+        }
         let file = self.store.open(caller, id, access).await?;
         Ok(Arc::new(FailingFile { file, faults: Arc::clone(&self.faults) }))
     }
@@ -140,7 +152,15 @@ impl OpenFileDecorator for FailingFile {
 
     fn submit_read(&self, op: ReadOp) {
         self.faults.reads.fetch_add(1, Ordering::SeqCst);
+        if !self.faults.synced.load(Ordering::SeqCst) {
+            self.faults.reads_unsynced.fetch_add(1, Ordering::SeqCst);
+        }
         self.file.submit_read(op);
+    }
+
+    async fn sync(&self, data_only: bool) -> Result<()> {
+        self.faults.synced.store(true, Ordering::SeqCst);
+        self.file.sync(data_only).await
     }
 
     fn submit_write(&self, op: WriteOp) {
@@ -251,6 +271,55 @@ async fn a_failed_update_in_place_is_not_taken_for_complete() {
     assert!(read(&from, "file").await == read(&to, "file").await);
     let again = mirror(&from, &to, Reflink::Never).await;
     assert_eq!((again.written_bytes, again.up_to_date), (0, 1), "{again:?}");
+}
+
+/// A run that was killed may have written data which its server has not made durable.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_earlier_run_has_written_is_durable_before_it_is_compared() {
+    let cache = cache();
+    let (from, store) = (source(&cache, MemoryFs::new()), MemoryFs::new());
+    write(&from, "file", &[0, 3 << 20], 1).await;
+    mirror(&from, &cache.mount(store.clone()), Reflink::Never).await;
+    write(&from, "file", &[3 << 20], 2).await;
+    let faults = Arc::new(Faults { fsid: 78, ..Faults::default() });
+    let to = cache.mount(Arc::new(Failing { store, faults: Arc::clone(&faults) }));
+    assert_eq!(mirror(&from, &to, Reflink::Never).await.failures, [""; 0]);
+    assert!(faults.reads.load(Ordering::SeqCst) > 0);
+    assert_eq!(faults.reads_unsynced.load(Ordering::SeqCst), 0);
+    assert!(read(&from, "file").await == read(&to, "file").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_runs_is_replaced() {
+    let cache = cache();
+    let (from, store) = (source(&cache, MemoryFs::new()), MemoryFs::new());
+    write(&from, "file", &[0, 3 << 20], 1).await;
+    mirror(&from, &cache.mount(store.clone()), Reflink::Never).await;
+    write(&from, "file", &[3 << 20], 2).await;
+    let old = store.lookup(&Caller::Own, store.root().entry(b"file")).await.unwrap().id;
+    let faults = Arc::new(Faults { runs: Some(old), fsid: 78, ..Faults::default() });
+    let to = cache.mount(Arc::new(Failing { store: store.clone(), faults }));
+    assert_eq!(mirror(&from, &to, Reflink::Never).await.failures, [""; 0]);
+    let new = store.lookup(&Caller::Own, store.root().entry(b"file")).await.unwrap().id;
+    assert_ne!(old, new);
+    assert!(read(&from, "file").await == read(&to, "file").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_special_file_stays_until_the_file_in_its_place_is_complete() {
+    let cache = cache();
+    let (from, store) = (source(&cache, MemoryFs::new()), MemoryFs::new());
+    write(&from, "file", &[0, 3 << 20], 1).await;
+    let (entry, set) = (store.root().entry(b"file"), SetAttr::default());
+    let pipe = store.mknod(&Caller::Own, entry.with(&set), SpecialFile::Fifo).await.unwrap();
+    let faults = Arc::new(Faults { writes: AtomicI64::new(1), fsid: 78, ..Faults::default() });
+    let full = cache.mount(Arc::new(Failing { store: store.clone(), faults }));
+    assert_eq!(mirror(&from, &full, Reflink::Never).await.failures.len(), 2);
+    assert_eq!(store.lookup(&Caller::Own, entry).await.unwrap().id, pipe.id);
+    let to = cache.mount(store.clone());
+    assert_eq!(mirror(&from, &to, Reflink::Never).await.failures, [""; 0]);
+    assert!(read(&from, "file").await == read(&to, "file").await);
+    assert_eq!(names(&to).await, ["file"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

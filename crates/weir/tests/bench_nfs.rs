@@ -4,6 +4,7 @@ mod common;
 
 use common::{Server, fail, json, run, scratch};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
@@ -225,4 +226,41 @@ fn tree_counts_the_round_trips_of_every_work() {
         assert!(figure["files_per_s"].as_f64().unwrap() > 0.0, "{figure}");
     }
     assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something stays behind");
+}
+
+#[test]
+fn tree_measures_every_client_at_a_server_that_runs() {
+    let scratch = scratch();
+    let (dir, export) = (scratch.path().join("dir"), scratch.path().join("export"));
+    fs::create_dir(&dir).unwrap();
+    fs::create_dir_all(export.join("below")).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    let url = format!("nfs://127.0.0.1:{p}/below?mountport={p}", p = server.port);
+    let small = ["--files", "20", "--rounds", "1", "--delay", "0", "--vers", "3", "--vers", "4.2"];
+    // What was measured, and what was said about it.
+    let bench = |url: &str| {
+        let mut command = common::weir(["bench", "tree", "--json", url].iter().chain(&small));
+        let output = command.arg("--dir").arg(&dir).output().unwrap();
+        assert!(output.status.success(), "{}", common::text(&output));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (report["figures"].clone(), String::from_utf8(output.stderr).unwrap())
+    };
+    let rows = |figures: &Value, client: &str, version: &str| -> Vec<String> {
+        let figures = figures.as_array().unwrap().iter();
+        let own = figures.filter(|row| row["client"] == client && row["version"] == version);
+        own.map(|row| row["work"].as_str().unwrap().to_owned()).collect()
+    };
+    let (figures, said) = bench(&url);
+    let is_left_out = said.contains("Linux's client is left out");
+    for version in ["3", "4.2"] {
+        assert_eq!(rows(&figures, "weir", version), ["up", "down", "continue", "remove"]);
+        let linux: &[&str] = if is_left_out { &[] } else { &["up", "down", "remove"] };
+        assert_eq!(rows(&figures, "linux, cp", version), linux, "{said}");
+    }
+    // MOUNT's port is not known.
+    let (figures, said) = bench(url.split_once('?').unwrap().0);
+    assert!(said.contains("version 3 is left out"), "{said}");
+    assert_eq!(rows(&figures, "weir", "3"), [""; 0]);
+    assert_eq!(rows(&figures, "weir", "4.2"), ["up", "down", "continue", "remove"]);
+    assert_eq!(fs::read_dir(export.join("below")).unwrap().count(), 0, "something stays behind");
 }

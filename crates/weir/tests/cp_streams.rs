@@ -112,6 +112,12 @@ fn block_devices_are_written_over_and_read() {
         assert!(fail(1, args).contains("takes one source"), "{args:?}");
     }
     assert!(fs::read(&device.0).unwrap() == on_device);
+    // A file of the kernel, whose size does not describe its content.
+    let output = weir(["cp", "/proc/filesystems", path]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let known = fs::read("/proc/filesystems").unwrap();
+    let on_device = fs::read(&device.0).unwrap();
+    assert!(!known.is_empty() && on_device.starts_with(&known));
     // What does not fit is not begun.
     File::create(export.join("large")).unwrap().set_len(9 * MIB).unwrap();
     let says = fail(1, ["cp", &server.url("large", "vers=4.2"), path]);

@@ -2,7 +2,7 @@
 
 use super::mapped;
 use crate::interrupt;
-use crate::serve::load::histogram;
+use crate::measure::histogram;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::fs::{self, File, OpenOptions};

@@ -21,6 +21,8 @@ pub(crate) const HARNESS: &str = "WEIR_LINUX";
 
 const SCRIPT: &str = include_str!("guest.sh");
 const NATIVE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+/// Becomes the guest runner, after a killed one that had its process number.
+const RUN: &str = "ip netns del guest-$$ 2>/dev/null; exec \"$0\" \"$@\"";
 /// The network device of the native side.
 const DEVICE: &str = "tap0";
 const QUIT: Duration = Duration::from_secs(10);
@@ -53,7 +55,8 @@ impl Guest {
         let harness = harness()?;
         let script = control.join("guest.sh");
         fs::write(&script, SCRIPT).asked(|| format!("write {}", script.display()))?;
-        let mut command = Host::LOCAL.command(harness.join("run"));
+        let mut command = Host::LOCAL.command("sh");
+        command.args(["-c", RUN]).arg(harness.join("run"));
         command.args(["--mem", &mem_mib.to_string(), "--timeout", "86400"]);
         if let Some(disk) = disk {
             command.arg("--disk").arg(disk);

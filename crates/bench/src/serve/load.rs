@@ -5,7 +5,7 @@
 //!    one, on the completing thread.
 
 use crate::interrupt;
-use crate::measure::{Walk, processor_seconds_of};
+use crate::measure::{Walk, histogram, processor_seconds_of};
 use crate::observer::Observer;
 use crate::peers::Peer;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -489,12 +489,6 @@ impl Pipeline {
             Err(error) => state.failed = Some(error),
         }
     }
-}
-
-/// In nanoseconds, up to a minute, with a resolution of a thousandth.
-pub(crate) fn histogram() -> Histogram<u64> {
-    // The bounds are in order, so this succeeds.
-    Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap_or_else(|_| unreachable!())
 }
 
 fn nanos_since(begun: Instant) -> u64 {

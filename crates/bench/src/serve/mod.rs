@@ -7,14 +7,14 @@ pub(crate) mod load;
 
 pub use load::{Amount, Work};
 
-use crate::measure::{median, paired};
+use crate::measure::{histogram, median, paired};
 use crate::observer::Observer;
 use crate::peers::{Host, Peer, Wanted};
 use crate::report::table;
 use crate::scratch::Scratch;
 use crate::versions::versions;
 use hdrhistogram::Histogram;
-use load::{Taken, Target, histogram};
+use load::{Taken, Target};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;

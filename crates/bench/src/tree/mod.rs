@@ -2,8 +2,8 @@
 //!
 //! 1. Every piece of work begins with empty caches in the client: each is a process, or a mount, of
 //!    its own.
-//! 2. Each client reaches the server through a relay, which adds the delay and counts its calls:
-//!    the round trips.
+//! 2. Each client reaches the server through relays, of NFS and of MOUNT, which add the delay and count
+//!    its calls: the round trips.
 //! 3. In every round each client does the same work once; figures are medians of the rounds.
 
 pub(crate) mod client;
@@ -113,14 +113,20 @@ pub fn run(options: &Options, observer: &Arc<dyn Observer>) -> Result<Report> {
         Wanted::Url(url) => Peer::remote(url, None),
     };
     let mut clients = vec![Client::Weir];
-    match KernelMount::is_possible() && !matches!(options.server, Wanted::Url(_)) {
+    match KernelMount::is_possible() {
         true => clients.extend(Tool::present().into_iter().map(Client::Linux)),
-        false => observer.notice("Linux's client is left out: it cannot mount this server here"),
+        false => observer.notice("Linux's client is left out: this machine cannot mount NFS"),
     }
     let run = Run { options, scratch: &scratch, tree: &tree, peer: &peer };
+    let mut versions = options.versions.clone();
+    versions.retain(|version| !peer.lacks.contains(version));
+    if run.mount_port().is_none() && versions.contains(&Version::V3) {
+        observer.notice("version 3 is left out: add MOUNT's port to the URL, as ?mountport=PORT");
+        versions.retain(|version| *version != Version::V3);
+    }
     let mut figures = run.local()?;
     for &delay in &options.delays {
-        for &version in options.versions.iter().filter(|v| !peer.lacks.contains(v)) {
+        for &version in &versions {
             figures.extend(run.side_by_side(&clients, version, delay, observer)?);
         }
     }
@@ -170,7 +176,7 @@ impl Run<'_> {
         delay: Duration,
         observer: &Arc<dyn Observer>,
     ) -> Result<Vec<Figure>> {
-        let relay = Relay::start(address_of(&self.peer.url)?, delay)?;
+        let relays = self.relays(version, delay)?;
         let mut taken: Vec<[Vec<(Taken, u64)>; Work::ALL.len()]> =
             clients.iter().map(|_| Default::default()).collect();
         for round in 0..self.options.rounds as usize {
@@ -180,12 +186,12 @@ impl Run<'_> {
                 let down = self.scratch.dir(&name)?;
                 for (work, taken) in Work::ALL.into_iter().zip(&mut taken[index]) {
                     interrupt::check()?;
-                    let before = relay.calls();
+                    let before = relays.calls();
                     let done = match clients[index] {
-                        Client::Weir => Some(self.weir(work, version, &relay, &down)?),
-                        Client::Linux(tool) => self.linux(tool, work, version, &relay, &down)?,
+                        Client::Weir => Some(self.weir(work, version, &relays, &down)?),
+                        Client::Linux(tool) => self.linux(tool, work, version, &relays, &down)?,
                     };
-                    taken.extend(done.map(|done| (done, relay.calls() - before)));
+                    taken.extend(done.map(|done| (done, relays.calls() - before)));
                 }
                 fs::remove_dir_all(&down).asked(|| format!("remove {}", down.display()))?;
             }
@@ -198,12 +204,32 @@ impl Run<'_> {
         Ok(figures)
     }
 
-    fn weir(&self, work: Work, version: Version, relay: &Relay, down: &Path) -> Result<Taken> {
+    /// The port of MOUNT at the server.
+    fn mount_port(&self) -> Option<u16> {
+        let ports = self.peer.url.query.split('&').filter_map(|part| part.strip_prefix(MOUNT_PORT));
+        ports.filter_map(|port| port.parse().ok()).next_back()
+    }
+
+    fn relays(&self, version: Version, delay: Duration) -> Result<Relays> {
+        let server = address_of(&self.peer.url)?;
+        let mount_port = self.mount_port().filter(|_| version == Version::V3);
+        let to_mount = |port| Relay::start(SocketAddr::new(server.ip(), port), delay);
+        Ok(Relays {
+            nfs: Relay::start(server, delay)?,
+            mount: mount_port.map(to_mount).transpose()?,
+        })
+    }
+
+    fn weir(&self, work: Work, version: Version, relays: &Relays, down: &Path) -> Result<Taken> {
         let mut url = self.peer.url.clone();
-        (url.host, url.port) = (relay.address.ip().to_string(), Some(relay.address.port()));
+        let relay = relays.nfs.address;
+        (url.host, url.port) = (relay.ip().to_string(), Some(relay.port()));
         url.path.push(format!("weir-bench-{}", std::process::id()).into_bytes());
-        let and = if url.query.is_empty() { "" } else { "&" };
-        url.query = format!("{}{and}vers={version}", url.query);
+        let query = url.query.split('&').filter(|part| !part.starts_with(MOUNT_PORT));
+        let mut query: Vec<_> = query.filter(|part| !part.is_empty()).map(str::to_owned).collect();
+        query.push(format!("vers={version}"));
+        query.extend(relays.mount_port().map(|port| format!("{MOUNT_PORT}{port}")));
+        url.query = query.join("&");
         let (url, down) = (PathBuf::from(url.to_string()), down.join("tree"));
         match work {
             Work::Up | Work::Continue => client::by_weir(work, self.tree, &url),
@@ -217,13 +243,10 @@ impl Run<'_> {
         tool: Tool,
         work: Work,
         version: Version,
-        relay: &Relay,
+        relays: &Relays,
         down: &Path,
     ) -> Result<Option<Taken>> {
-        let query = self.peer.url.query.split('&');
-        let mount_port = query.filter_map(|part| part.strip_prefix("mountport=")).next_back();
-        let mount_port = mount_port.and_then(|port| port.parse().ok());
-        let ports = (relay.address.port(), mount_port.filter(|_| version == Version::V3));
+        let ports = (relays.nfs.address.port(), relays.mount_port());
         let path: Vec<_> =
             self.peer.url.path.iter().map(|part| String::from_utf8_lossy(part)).collect();
         let point = down.join("mount");
@@ -265,6 +288,23 @@ impl Run<'_> {
     }
 }
 
+/// The ways of the clients to the server.
+struct Relays {
+    nfs: Relay,
+    /// With version 3.
+    mount: Option<Relay>,
+}
+
+impl Relays {
+    fn calls(&self) -> u64 {
+        self.nfs.calls() + self.mount.as_ref().map_or(0, Relay::calls)
+    }
+
+    fn mount_port(&self) -> Option<u16> {
+        self.mount.as_ref().map(|relay| relay.address.port())
+    }
+}
+
 /// The round trips for a file with version 4.2, against the targets.
 fn judge(figures: &[Figure]) -> Vec<Target> {
     let newest = Version::V4_2.to_string();
@@ -289,6 +329,8 @@ fn address_of(url: &NfsUrl) -> Result<SocketAddr> {
 }
 
 const NFS_PORT: u16 = 2049;
+/// In a URL's query.
+const MOUNT_PORT: &str = "mountport=";
 const HEAD: [&str; 6] = ["client", "version", "delay", "work", "files/s", "calls/file"];
 
 fn rows(figures: &[Figure]) -> String {

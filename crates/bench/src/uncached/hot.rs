@@ -1,7 +1,7 @@
 //! A hot set next to a stream: the stream's cost for users of cached data.
 
-use super::streams::histogram;
 use crate::cache::open;
+use crate::measure::histogram;
 use serde::Serialize;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -1,14 +1,11 @@
 //! Concurrent streams, sampled every second.
 
-use crate::measure::{Roles, processor_times};
+use crate::measure::{Roles, histogram, processor_times};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-
-/// Longest call that is recorded exactly.
-const LONGEST_NS: u64 = 60_000_000_000;
 
 /// The combined result of some streams.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -139,14 +136,6 @@ pub(crate) fn run(
     (outcome.p50_us, outcome.p99_us) = (quantile(0.5), quantile(0.99));
     outcome.p999_us = quantile(0.999);
     outcome
-}
-
-/// Durations in nanoseconds, to three digits.
-pub(crate) fn histogram() -> Histogram<u64> {
-    match Histogram::new_with_bounds(1, LONGEST_NS, 3) {
-        Ok(histogram) => histogram,
-        Err(_) => unreachable!("the bounds are constants that it takes"),
-    }
 }
 
 #[cfg(test)]

@@ -76,8 +76,28 @@ impl NfsFile {
         Ok(Arc::clone(&from.opened))
     }
 
+    /// Commits what any client has written to the file.
+    pub(crate) async fn commit(&self) -> Result<()> {
+        self.changing(|opened| async move {
+            opened.protocol.commit(&opened.open).await.map(|(_, span)| span)
+        })
+        .await
+    }
+
     fn need(&self, access: Access) -> Result<()> {
         if self.opened.access.contains(access) { Ok(()) } else { Err(Error::BadFile) }
+    }
+}
+
+/// Has the server make durable what any client has written to a file before, one that was killed before
+/// its COMMIT, say. The file is open to be written; nothing is done for a file of another store.
+///
+/// # Errors
+/// Those of the server.
+pub async fn commit(file: &dyn OpenFile) -> Result<()> {
+    match file.as_any().downcast_ref::<NfsFile>() {
+        Some(file) => file.commit().await,
+        None => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::CHUNK_BYTES;
 use super::algorithm::{Algorithm, Checksum, Hasher};
-use crate::copy::{source, zeros};
+use crate::copy::{source, stream, zeros};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::pipeline::Pipeline;
@@ -10,7 +10,6 @@ use crate::text::kind_name;
 use std::io::Read;
 use tokio::sync::Semaphore;
 use weir_pagecache::{File, Segment, Segments};
-use weir_stores::local::stream::stream_of;
 use weir_vfs::{Access, Attr, Caller, Error, FileKind, IoFlags, WholeRequest};
 
 /// Most reads in flight for one file.
@@ -71,12 +70,6 @@ pub(super) async fn sum(
     };
     source::unchanged(&file, &before, &place.shown).await?;
     Ok(found)
-}
-
-/// The file as a stream, if its size does not describe its content.
-async fn stream(place: &Place, attr: &Attr) -> weir_vfs::Result<Option<std::fs::File>> {
-    let file = place.fs.store().open(&Caller::Own, attr.id, Access::READ).await?;
-    stream_of(&*file, attr)
 }
 
 fn of_stream(algorithm: Algorithm, mut stream: std::fs::File) -> std::io::Result<(u64, Checksum)> {

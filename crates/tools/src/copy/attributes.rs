@@ -147,15 +147,24 @@ pub(crate) async fn set_from(
         ..SetAttr::default()
     };
     let got = to.fs.setattr(&Caller::Own, id, &set).await?;
+    report_mode(copier, &got, mode, to);
     if !has_times(&got, like.attr) {
         copier.lost(Lost::Times, to);
     }
     Ok(())
 }
 
+/// Reports a copy whose store did not take its mode.
+pub(super) fn report_mode(copier: &Copier, got: &Attr, mode: u32, to: &Place) {
+    if (got.mode ^ mode) & 0o7777 != 0 {
+        copier.lost(Lost::Mode, to);
+    }
+}
+
 /// Reports what a copy, which was written whole, does not have of its source.
 pub(crate) fn report(copier: &Copier, copy: &Attr, source: &Attr, to: &Place) {
-    Owned::of(copy, source).reported(copier, to);
+    let owned = Owned::of(copy, source).reported(copier, to);
+    report_mode(copier, copy, owned.mode(source), to);
     if !has_times(copy, source) {
         copier.lost(Lost::Times, to);
     }

@@ -2,7 +2,7 @@
 //! early.
 
 use super::offload::Offload;
-use super::options::Options;
+use super::options::{Options, Overwrite};
 use super::progress::Progress;
 use super::rate::Rate;
 use super::summary::{FileStats, Summary};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use weir_pagecache::{CachedFs, File};
-use weir_vfs::{Caller, FileId};
+use weir_vfs::{Caller, Error, FileId};
 
 /// Bytes per read.
 pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
@@ -65,6 +65,7 @@ pub(crate) enum Lost {
     Xattrs,
     Acls,
     Owner,
+    Mode,
     Times,
 }
 
@@ -75,6 +76,7 @@ impl Lost {
             Self::Xattrs => "extended attributes".into(),
             Self::Acls => "access control lists".into(),
             Self::Owner => "owner and group".into(),
+            Self::Mode => "mode".into(),
             Self::Times => "times".into(),
         }
     }
@@ -164,11 +166,6 @@ impl Copier {
         *self.interrupted.borrow()
     }
 
-    /// An unused name.
-    pub(crate) fn link_name(&self) -> Vec<u8> {
-        self.temporary_name(self.next_temporary.fetch_add(1, Ordering::Relaxed))
-    }
-
     /// The name with this number, unique to this run.
     pub(crate) fn temporary_name(&self, number: u64) -> Vec<u8> {
         format!(".weir-{:016x}-{number}.part", self.run).into_bytes()
@@ -200,6 +197,14 @@ impl Copier {
     pub(crate) fn fail(&self, failure: Failure) {
         self.progress.failed(&failure);
         self.failures.lock().push(failure);
+    }
+
+    /// The same, for a copy that fails only because a file has appeared which is to stay.
+    pub(crate) fn fail_or_keep(&self, failure: Failure) {
+        match self.options.overwrite == Overwrite::Keep && failure.is_of(Error::Exists) {
+            true => add(&self.tally.kept, 1),
+            false => self.fail(failure),
+        }
     }
 
     /// Notes and says that a file was removed.
@@ -249,7 +254,7 @@ impl Copier {
             let removed = fs.unlink(&Caller::Own, dir.entry(&name)).await;
             let left = self.temporary.lock().remove(&number);
             match (removed, left) {
-                (Ok(()) | Err(weir_vfs::Error::NotFound), _) | (_, None) => {}
+                (Ok(()) | Err(Error::NotFound), _) | (_, None) => {}
                 (Err(error), Some(left)) => {
                     let asked = format!("remove the temporary file {}", left.shown);
                     self.fail(Failure::new(asked, error.to_string()).advice("remove it"));

@@ -5,6 +5,7 @@
 //! 3. Holes of the source are zeros on the device; what follows the copy stays as it was.
 
 use super::copier::{CHUNK_BYTES, Copier, add};
+use super::file::stream;
 use super::source;
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
@@ -160,6 +161,11 @@ async fn of_file(copier: &Copier, device: &Device<'_>, place: &Place) -> Result<
     }
     let file = place.fs.open(&Caller::Own, attr.id, Access::READ).await.asked(asked)?;
     let attr = source::look(&file).await.asked(asked)?;
+    if attr.allocated == 0
+        && let Some(stream) = stream(place, &attr).await.asked(asked)?
+    {
+        return of_stream(copier, device, (&place.shown, stream)).await;
+    }
     device.fits(attr.size)?;
     copier.progress.found(attr.size);
     let mut at = 0;

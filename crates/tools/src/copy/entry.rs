@@ -56,12 +56,8 @@ pub(crate) async fn prepare(
         }
         (FileKind::Regular, FileKind::Regular) => Ok(true),
         (FileKind::Regular, FileKind::Symlink) => Ok(true),
+        // The copy replaces it when it is complete.
         (FileKind::Regular, _) => {
-            let write = || format!("write {}", to.shown);
-            let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
-            if !copier.options.dry_run {
-                to.fs.unlink(&Caller::Own, to.dir.entry(name)).await.asked(write)?;
-            }
             to.attr = None;
             Ok(true)
         }

@@ -289,6 +289,8 @@ async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) 
     let done = async {
         file.truncate_async(0).await.asked(write)?;
         fill(copier, source, to, &file, None).await?;
+        // A copy with the size and the time of its source counts as complete.
+        file.sync_async(true).await.asked(write)?;
         if copier.options.preserve {
             attributes::set_of_file(copier, source.like(), to, id).await.asked(write)?;
         }
@@ -355,7 +357,7 @@ async fn fill(
         }
     };
     let stream = match source.attr.allocated {
-        0 => stream(source).await.asked(|| format!("read {}", from.shown))?,
+        0 => stream(source.place, &source.attr).await.asked(|| format!("read {}", from.shown))?,
         _ => None,
     };
     let size = match stream {
@@ -372,9 +374,8 @@ async fn fill(
     Ok(())
 }
 
-/// The source as a stream, if its size does not describe its content.
-pub(crate) async fn stream(source: &Source<'_>) -> weir_vfs::Result<Option<std::fs::File>> {
-    let store = source.place.fs.store();
-    let file = store.open(&Caller::Own, source.attr.id, Access::READ).await?;
-    stream_of(&*file, &source.attr)
+/// A file as a stream, if its size does not describe its content.
+pub(crate) async fn stream(place: &Place, attr: &Attr) -> weir_vfs::Result<Option<std::fs::File>> {
+    let file = place.fs.store().open(&Caller::Own, attr.id, Access::READ).await?;
+    stream_of(&*file, attr)
 }

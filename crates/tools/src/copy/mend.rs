@@ -40,9 +40,10 @@ pub(crate) async fn mend(
     attributes::copy_system_xattrs(copier, like, to, there.id, (owned, systems)).await?;
     if is_listed || differs && there.kind != FileKind::Symlink {
         // Both change it.
-        let mode = Some(owned.mode(like.attr));
-        let set = SetAttr { mode, ..SetAttr::default() };
-        to.fs.setattr(&Caller::Own, there.id, &set).await?;
+        let mode = owned.mode(like.attr);
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        let got = to.fs.setattr(&Caller::Own, there.id, &set).await?;
+        attributes::report_mode(copier, &got, mode, to);
     }
     Ok(true)
 }

@@ -40,6 +40,7 @@ pub mod zeros;
 
 pub use copier::Copier;
 use copier::add;
+pub(crate) use file::stream;
 pub(crate) use mirror::below;
 pub use mirror::{Filter, Mirror};
 pub use options::{Options, Overwrite, Reflink, Sparse};

@@ -2,6 +2,7 @@
 
 use super::attributes::{self, Like};
 use super::copier::{Copier, add};
+use super::temporary::replace_entry;
 use crate::failure::{Asked, Result};
 use crate::mounts::Place;
 use crate::text::kind_name;
@@ -10,14 +11,14 @@ use weir_vfs::{Attr, Caller, Error, FileKind, SetAttr, SpecialFile};
 /// Makes a symbolic link like the one at `from`.
 pub(crate) async fn symlink(copier: &Copier, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
     let write = || format!("make the symbolic link {}", to.shown);
-    let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
     let read = || from.fs.readlink(&Caller::Own, attr.id);
     let target = from.found_again(attr.id, read).await;
     let target = target.asked(|| format!("read the symbolic link {}", from.shown))?;
-    clear(to).await.asked(write)?;
-    let set = SetAttr::default();
-    let make = || to.fs.symlink(&Caller::Own, to.dir.entry(name).with(&set), &target);
-    let made = to.with_directory(make).await.asked(write)?;
+    let (set, target) = (&SetAttr::default(), &target[..]);
+    let make = |name: Vec<u8>| async move {
+        to.fs.symlink(&Caller::Own, to.dir.entry(&name).with(set), target).await
+    };
+    let made = put(copier, to, make).await.asked(write)?;
     copier.changed.lock().insert(to.dir);
     if copier.options.preserve {
         attributes::set_of_link(copier, Like::new(from, attr), to, &made).await.asked(write)?;
@@ -29,26 +30,28 @@ pub(crate) async fn symlink(copier: &Copier, from: &Place, attr: &Attr, to: &Pla
 /// Makes a device, named pipe or socket like the one at `from`.
 pub(crate) async fn special(copier: &Copier, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
     let write = || format!("make the {} {}", kind_name(attr.kind), to.shown);
-    let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
     let node = SpecialFile::of(attr).ok_or(Error::Invalid).asked(write)?;
-    clear(to).await.asked(write)?;
-    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    let make = || to.fs.mknod(&Caller::Own, to.dir.entry(name).with(&set), node);
-    let made = to.with_directory(make).await.asked(write)?;
+    let set = &SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let make = |name: Vec<u8>| async move {
+        to.fs.mknod(&Caller::Own, to.dir.entry(&name).with(set), node).await
+    };
+    let made = put(copier, to, make).await.asked(write)?;
     copier.changed.lock().insert(to.dir);
     attributes::set(copier, Like::new(from, attr), to, made.id).await.asked(write)?;
     add(&copier.tally.special_files, 1);
     Ok(())
 }
 
-/// Removes an existing entry in the place of a link or special file; never a directory.
-async fn clear(to: &Place) -> weir_vfs::Result<()> {
-    match (&to.attr, &to.name) {
-        (Some(attr), _) if attr.kind == FileKind::Directory => Err(Error::IsDirectory),
-        (Some(_), Some(name)) => {
-            let unlink = || to.fs.unlink(&Caller::Own, to.dir.entry(name));
-            to.with_directory(unlink).await
-        }
-        _ => Ok(()),
+/// Makes a link or special file at a place by `make`, which gets its name; replaces an existing entry, but
+/// no directory.
+async fn put<F>(copier: &Copier, to: &Place, make: impl Fn(Vec<u8>) -> F) -> weir_vfs::Result<Attr>
+where
+    F: Future<Output = weir_vfs::Result<Attr>>,
+{
+    let name = to.name.as_deref().ok_or(Error::Exists)?;
+    match &to.attr {
+        Some(there) if there.kind == FileKind::Directory => Err(Error::IsDirectory),
+        Some(_) => to.with_directory(|| replace_entry(copier, to, &make)).await,
+        None => to.with_directory(|| make(name.to_vec())).await,
     }
 }

@@ -139,7 +139,8 @@ async fn content(source: &Source<'_>) -> weir_vfs::Result<Option<Content>> {
         let data = if size > 0 { vec![(0, size)] } else { Vec::new() };
         return Ok(Some(Content { bytes, data, data_bytes: size, holes: 0 }));
     };
-    let is_stream = source.attr.allocated == 0 && super::file::stream(source).await?.is_some();
+    let is_stream = source.attr.allocated == 0
+        && super::file::stream(source.place, &source.attr).await?.is_some();
     if is_stream || file.size() != size {
         return Ok(None);
     }

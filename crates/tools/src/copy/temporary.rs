@@ -10,6 +10,7 @@
 //! 4. A run continues only files that this user created: regular, with one name and mode 0600, and
 //!    at least as long as their name says.
 //! 5. Where files cannot be locked, none is resumable.
+//! 6. What is no regular file replaces an entry in the same way ([`replace_entry`]).
 
 use super::copier::{Copier, Left};
 use crate::listing::Listing;
@@ -309,6 +310,37 @@ impl<'a> Temporary<'a> {
         }
         self.forget();
     }
+}
+
+/// Replaces the entry at a place by what `make` makes under the name that it is given. The old entry
+/// exists until then.
+pub(crate) async fn replace_entry<T, F>(
+    copier: &Copier,
+    place: &Place,
+    make: impl FnOnce(Vec<u8>) -> F,
+) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    let name = place.name.as_deref().ok_or(Error::Exists)?;
+    let number = copier.next_temporary.fetch_add(1, Ordering::Relaxed);
+    let temporary = copier.temporary_name(number);
+    // Listed before it exists, so that it never exists unlisted.
+    copier.temporary.lock().insert(number, Left::new(place, &temporary, false));
+    let replace = async {
+        let made = make(temporary.clone()).await?;
+        let (fs, dir) = (&place.fs, place.dir);
+        let (from, to) = (dir.entry(&temporary), dir.entry(name));
+        let renamed = fs.rename(&Caller::Own, from, to, RenameFlags::Replace).await;
+        // If both names already refer to one file, rename(2) does nothing.
+        match fs.unlink(&Caller::Own, from).await {
+            Ok(()) | Err(Error::NotFound) => renamed.map(|()| made),
+            Err(error) => renamed.and(Err(error)),
+        }
+    };
+    let replaced = replace.await;
+    copier.temporary.lock().remove(&number);
+    replaced
 }
 
 /// Creates an empty file that no other user may open.

@@ -13,6 +13,7 @@ use super::directory::{Ahead, Existing, Level, Made, Opened, lookup, open};
 use super::mend::mend;
 use super::names::{Met, Names};
 use super::options::Overwrite;
+use super::temporary::replace_entry;
 use super::{entry, file, node, source};
 use crate::beyond::may_be_mount_point;
 use crate::chain::Chain;
@@ -24,7 +25,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use tokio::task::{JoinError, JoinSet};
 use weir_pagecache::CachedFs;
-use weir_vfs::{Attr, Caller, DirEntry, Error, FileId, FileKind, RenameFlags};
+use weir_vfs::{Attr, Caller, DirEntry, Error, FileId, FileKind};
 
 /// The copy of a file with several names, once it exists, and its place.
 type Copied = Arc<OnceLock<(FileId, Place)>>;
@@ -200,7 +201,7 @@ impl Walk<'_> {
                     };
                     match made {
                         Ok(()) => copier.progress.made(&from.shown, &to.shown),
-                        Err(failure) => copier.fail(failure),
+                        Err(failure) => copier.fail_or_keep(failure),
                     }
                 })
                 .await;
@@ -316,14 +317,7 @@ impl Walk<'_> {
                         let _ = copied.set((id, to));
                     }
                 }
-                // It appeared meanwhile.
-                Err(failure)
-                    if copier.options.overwrite == Overwrite::Keep
-                        && failure.is_of(Error::Exists) =>
-                {
-                    add(&copier.tally.kept, 1);
-                }
-                Err(failure) => copier.fail(failure),
+                Err(failure) => copier.fail_or_keep(failure),
             }
         })
         .await;
@@ -511,28 +505,17 @@ impl Walk<'_> {
                 add(&self.copier.tally.kept, 1);
                 return Ok(());
             }
-            Err(Error::Exists) => self.relink(*id, to, name).await.asked(write)?,
+            Err(Error::Exists) => {
+                let link = |name: Vec<u8>| async move {
+                    to.fs.link(&Caller::Own, *id, to.dir.entry(&name)).await
+                };
+                replace_entry(self.copier, to, link).await.map(drop).asked(write)?;
+            }
             linked => linked.map(drop).asked(write)?,
         }
         self.copier.changed.lock().insert(to.dir);
         add(&self.copier.tally.hard_links, 1);
         Ok(())
-    }
-}
-
-impl Walk<'_> {
-    /// Replaces the entry by a link; the old entry exists until then.
-    async fn relink(&self, id: FileId, to: &Place, name: &[u8]) -> weir_vfs::Result<()> {
-        let temporary = self.copier.link_name();
-        to.fs.link(&Caller::Own, id, to.dir.entry(&temporary)).await?;
-        let replace = RenameFlags::Replace;
-        let renamed =
-            to.fs.rename(&Caller::Own, to.dir.entry(&temporary), to.dir.entry(name), replace).await;
-        // If both names already refer to one file, rename(2) does nothing.
-        match to.fs.unlink(&Caller::Own, to.dir.entry(&temporary)).await {
-            Ok(()) | Err(Error::NotFound) => renamed,
-            Err(error) => renamed.and(Err(error)),
-        }
     }
 }
 

@@ -15,6 +15,8 @@
 //!    source.
 //! 3. In place, users who may not read the source lose access to the file before it is written.
 //! 4. The result counts only if the source did not change meanwhile.
+//! 5. What an earlier run has written, and was killed before it was durable, is made durable before the
+//!    files are compared: what is equal is not written again.
 
 use super::attributes;
 use super::copier::{CHUNK_BYTES, Copier, add};
@@ -60,6 +62,10 @@ pub(crate) async fn update(
     if !(is_equal_in_size && mirror.compares_content || is_big && !mirror.whole_files) {
         return Ok(None);
     }
+    let may_write = is_big && !mirror.whole_files;
+    if may_write {
+        make_durable(to, there.id).await.asked(|| format!("write {}", to.shown))?;
+    }
     let old = match to.fs.open(&Caller::Own, there.id, Access::READ).await {
         Ok(old) => old,
         // A new file may still take its name.
@@ -71,10 +77,11 @@ pub(crate) async fn update(
         (Some(bytes), _) => Compared::from(is_content(bytes, &old, to).await?),
         (None, Some(file)) => {
             let read = || format!("read {}", source.place.shown);
-            if source.attr.allocated == 0 && stream(source).await.asked(read)?.is_some() {
+            if source.attr.allocated == 0
+                && stream(source.place, &source.attr).await.asked(read)?.is_some()
+            {
                 return Ok(None);
             }
-            let may_write = is_big && !mirror.whole_files;
             let mut writer = Writer { copier, source, to, before: &before, old: &old, begun: None };
             match compare(&mut writer, file, may_write).await {
                 Ok(Compared::Updated) => return writer.end().await.map(Some),
@@ -95,6 +102,25 @@ pub(crate) async fn update(
         }
         Compared::Differs | Compared::Updated => Ok(None),
     }
+}
+
+/// Makes durable what an earlier run may have written to a file: what is equal is not written again. A run
+/// wrote nothing to a file that cannot be written.
+async fn make_durable(to: &Place, id: FileId) -> weir_vfs::Result<()> {
+    let opened = to.fs.store().open(&Caller::Own, id, Access::READ | Access::WRITE).await;
+    let file = match opened {
+        Err(
+            Error::AccessDenied
+            | Error::NotPermitted
+            | Error::NotFound
+            | Error::ReadOnly
+            | Error::Stale
+            | Error::TextBusy,
+        ) => return Ok(()),
+        opened => opened?,
+    };
+    file.sync(true).await?;
+    weir_client::commit(&*file).await
 }
 
 /// The file at the destination has the data of its source: it gets its attributes.
@@ -469,7 +495,8 @@ impl<'a> Writer<'a> {
         let access = Access::READ | Access::WRITE;
         let file = match to.fs.open(&Caller::Own, self.before.id, access).await {
             Ok(file) => file,
-            Err(Error::AccessDenied | Error::NotPermitted) => return Ok(None),
+            // A program that runs stays as it is, under no name.
+            Err(Error::AccessDenied | Error::NotPermitted | Error::TextBusy) => return Ok(None),
             Err(error) => return Err(error).asked(|| self.asked()),
         };
         self.source.unchanged().await?;

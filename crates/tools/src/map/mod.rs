@@ -135,22 +135,7 @@ impl Map {
     /// Examines a file, for a picture of at most `cells` cells.
     pub async fn of(path: String, file: &File, allocated: u64, cells: usize) -> Result<Self> {
         let size = file.size();
-        let mut map = Self {
-            path,
-            size_bytes: size,
-            allocated_bytes: allocated,
-            data_bytes: 0,
-            data_extents: 0,
-            hole_bytes: 0,
-            hole_extents: 0,
-            cache: None,
-            cached_bytes: 0,
-            extents: Vec::new(),
-            extents_cut_off: false,
-            cached: Vec::new(),
-            cached_cut_off: false,
-            cells: Cells::new(size, cells),
-        };
+        let mut map = Self::empty(path, size, allocated, cells);
         let mut run: Option<(SegmentKind, Range<u64>)> = None;
         let mut survey = Survey { file, size, at: 0, window: 0 };
         while let Some(found) = survey.next().await.asked(|| format!("map {}", map.path))? {
@@ -163,6 +148,25 @@ impl Map {
         }
         map.extend(run);
         Ok(map)
+    }
+
+    fn empty(path: String, size: u64, allocated_bytes: u64, cells: usize) -> Self {
+        Self {
+            path,
+            size_bytes: size,
+            allocated_bytes,
+            data_bytes: 0,
+            data_extents: 0,
+            hole_bytes: 0,
+            hole_extents: 0,
+            cache: None,
+            cached_bytes: 0,
+            extents: Vec::new(),
+            extents_cut_off: false,
+            cached: Vec::new(),
+            cached_cut_off: false,
+            cells: Cells::new(size, cells),
+        }
     }
 
     fn extend(&mut self, run: Option<(SegmentKind, Range<u64>)>) {
@@ -280,22 +284,7 @@ impl Survey<'_> {
 impl Map {
     /// A map of a fictitious file: data in these ranges, holes elsewhere.
     pub fn invented(size: u64, data: &[Range<u64>], cells: usize) -> Self {
-        let mut map = Self {
-            path: "disk.img".into(),
-            size_bytes: size,
-            allocated_bytes: 0,
-            data_bytes: 0,
-            data_extents: 0,
-            hole_bytes: 0,
-            hole_extents: 0,
-            cache: None,
-            cached_bytes: 0,
-            extents: Vec::new(),
-            extents_cut_off: false,
-            cached: Vec::new(),
-            cached_cut_off: false,
-            cells: Cells::new(size, cells),
-        };
+        let mut map = Self::empty("disk.img".into(), size, 0, cells);
         let mut at = 0;
         for range in data {
             if range.start > at {

@@ -1,5 +1,6 @@
 //! `weir lock`: holds a byte-range lock on a file while a command runs, as flock(1) does.
 
+use super::stop_signals::StopSignals;
 use super::with_mounts;
 use crate::arguments::{MountArgs, location};
 use crate::ended::Ended;
@@ -9,7 +10,6 @@ use std::process::{Child, Command};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::Location;
@@ -94,7 +94,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         if args.test {
             return test(&*file, lock, &args.location).await;
         }
-        let mut signals = Signals::new()?;
+        let mut signals = StopSignals::listen()?;
         if !take(&*file, lock, &args, &mut signals).await? {
             return Ok(Ended::Interrupted);
         }
@@ -112,27 +112,6 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         }
         ended
     })
-}
-
-/// Signals that end this program.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self> {
-        let listen = |kind| signal(kind).asked(|| "listen to signals".to_owned());
-        let interrupt = listen(SignalKind::interrupt())?;
-        Ok(Self { interrupt, terminate: listen(SignalKind::terminate())? })
-    }
-
-    async fn any(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
 }
 
 async fn open(mounts: &mut Mounts, args: &Args) -> Result<Arc<dyn OpenFile>> {
@@ -172,7 +151,12 @@ async fn test(file: &dyn OpenFile, lock: Lock, location: &Location) -> Result<En
 }
 
 /// Takes the lock. Returns false if a signal interrupted the wait.
-async fn take(file: &dyn OpenFile, lock: Lock, args: &Args, signals: &mut Signals) -> Result<bool> {
+async fn take(
+    file: &dyn OpenFile,
+    lock: Lock,
+    args: &Args,
+    signals: &mut StopSignals,
+) -> Result<bool> {
     let asked = || format!("lock {}", args.location);
     let patience = args.wait.map_or(Duration::MAX, Duration::from_secs);
     let taking = timeout(patience, file.lock(OWNER, lock, !args.nonblock));
@@ -194,7 +178,7 @@ async fn hold(
     file: &Arc<dyn OpenFile>,
     lock: Lock,
     args: &Args,
-    signals: &mut Signals,
+    signals: &mut StopSignals,
 ) -> Result<Ended> {
     let Some((program, rest)) = args.command.split_first() else { return Ok(Ended::Done) };
     let running = || format!("run {}", program.to_string_lossy());

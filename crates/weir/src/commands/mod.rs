@@ -41,6 +41,7 @@ pub(crate) mod serve;
 mod set_attributes;
 pub(crate) mod stat;
 pub(crate) mod status;
+mod stop_signals;
 pub(crate) mod sync;
 pub(crate) mod top;
 pub(crate) mod touch;

@@ -17,9 +17,10 @@ use weir_tools::failure::Result;
 Creates a tree of files with the sizes of a Linux source tree in --dir, and a server beside it, \
 and copies the tree to the server (cp -rp), back, again with nothing left to do (cp -rp \
 --continue), and removes it (rm -r). SERVER is `weir`, `weir-relaxed`, `ganesha` (needs root), or \
-a URL of a directory, in which a directory is created and removed.
+a URL of a directory, in which a directory is created and removed; for version 3 it names MOUNT's \
+port (?mountport=PORT).
 
-Clients reach the server through a relay that adds the delay of a round trip and counts calls. \
+Clients reach the server through relays that add the delay of a round trip and counts calls. \
 Beside this program run cp, rsync and rm, on a mount of the kernel where that is possible (root, \
 and NFS in the kernel), and without a server. CPU time is that of the client's processes; for \
 mounts of the kernel, its threads are not in it.

@@ -1,15 +1,15 @@
 //! The end of a copy by a signal: unfinished files are removed, and what is left is said.
 
+use crate::commands::stop_signals::StopSignals;
 use crate::output::say;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_tools::copy::Copier;
 
 /// Has a signal end the copy from now on. The handlers stay until the program ends, because unmounting
 /// may hang, too.
 pub(crate) fn end_by_signals(copier: &Arc<Copier>) {
-    if let Ok(signals) = Signals::listen() {
+    if let Ok(signals) = StopSignals::listen() {
         tokio::spawn(interrupt(signals, Arc::clone(copier)));
     }
 }
@@ -18,31 +18,12 @@ pub(crate) fn end_by_signals(copier: &Arc<Copier>) {
 /// and that it waits for a server that does not answer.
 const ORDERLY_END: Duration = Duration::from_secs(5);
 
-/// The signals that end a copy.
-struct Signals {
-    int: Signal,
-    term: Signal,
-}
-
-impl Signals {
-    fn listen() -> std::io::Result<Self> {
-        Ok(Self { int: signal(SignalKind::interrupt())?, term: signal(SignalKind::terminate())? })
-    }
-
-    async fn told(&mut self) {
-        tokio::select! {
-            _ = self.int.recv() => {}
-            _ = self.term.recv() => {}
-        }
-    }
-}
-
 /// The first signal makes the copy remove its unfinished files and end; the second ends the program.
-async fn interrupt(mut signals: Signals, copier: Arc<Copier>) {
-    signals.told().await;
+async fn interrupt(mut signals: StopSignals, copier: Arc<Copier>) {
+    signals.any().await;
     copier.interrupt();
     // The copy normally ends the program before this returns.
-    let again = tokio::time::timeout(ORDERLY_END, signals.told()).await;
+    let again = tokio::time::timeout(ORDERLY_END, signals.any()).await;
     say(match again {
         Ok(()) => "weir: interrupted again, ending at once",
         Err(_) if copier.left().0.is_empty() => "weir: ending; a server does not answer",

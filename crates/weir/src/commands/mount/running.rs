@@ -7,9 +7,9 @@
 use super::source::{self, Source};
 use super::{Args, background, control};
 use crate::commands::runtime;
+use crate::commands::stop_signals::StopSignals;
 use crate::ended::Ended;
 use std::path::PathBuf;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{debug, info, warn};
 use weir_fuse::{MountError, MountOptions, Mountpoint, Session, Settings};
 use weir_pagecache::{Cache, CachedFs, Config};
@@ -43,7 +43,7 @@ pub(super) fn run(wanted: Wanted) -> Result<Ended> {
 
 async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
     let shown = format!("mount {source} on {}", dir.display());
-    let mut signals = Signals::new()?;
+    let mut signals = StopSignals::listen()?;
     // Before this process opens descriptors of its own.
     let passed = weir_fuse::passed_connection(&dir);
     let passed = passed.transpose().map_err(|error| refused(&shown, &error))?;
@@ -101,7 +101,7 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
     let unmounted = tokio::task::spawn_blocking(move || session.wait());
     let interrupted = tokio::select! {
         _ = unmounted => false,
-        () = signals.stop() => true,
+        () = signals.any() => true,
     };
     let ended = end(&fs, mountpoint.filter(|_| interrupted), signals).await;
     if let Some(guard) = &mut guard {
@@ -115,7 +115,7 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
 async fn end(
     fs: &CachedFs,
     mounted: Option<&Mountpoint>,
-    mut signals: Signals,
+    mut signals: StopSignals,
 ) -> weir_vfs::Result<()> {
     let write_out = async {
         if let Some(mountpoint) = mounted {
@@ -129,7 +129,7 @@ async fn end(
     };
     tokio::select! {
         ended = write_out => ended,
-        () = signals.stop() => {
+        () = signals.any() => {
             warn!("second signal to stop: ending without writing out the rest");
             if let Some(mountpoint) = mounted {
                 let _ = mountpoint.detach();
@@ -178,26 +178,5 @@ fn refused(shown: &str, error: &MountError) -> Failure {
             "open /dev/fuse, mount it, and leave the descriptor open for this process under that number",
         ),
         MountError::Helper(_) | MountError::Directory(_) => failure,
-    }
-}
-
-/// Signals that end the mount.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self> {
-        let listen = |kind| signal(kind).asked(|| "listen to signals".to_owned());
-        let interrupt = listen(SignalKind::interrupt())?;
-        Ok(Self { interrupt, terminate: listen(SignalKind::terminate())? })
-    }
-
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
     }
 }
