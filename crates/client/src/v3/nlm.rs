@@ -131,7 +131,7 @@ impl V3 {
         }
         match status {
             Status::Granted => {}
-            Status::Denied | Status::Blocked | Status::Deadlock => return Ok(false),
+            Status::Denied | Status::Blocked => return Ok(false),
             status => return Err(self.refused("NLM LOCK", status)),
         }
         {
@@ -388,7 +388,8 @@ impl V3 {
                 Status::TooBig => VfsError::TooBig,
                 Status::DeniedNoLocks => VfsError::OutOfMemory,
                 Status::DeniedGracePeriod => VfsError::TimedOut,
-                Status::Denied | Status::Blocked | Status::Deadlock => VfsError::WouldBlock,
+                Status::Denied | Status::Blocked => VfsError::WouldBlock,
+                Status::Deadlock => VfsError::Deadlock,
                 Status::Granted | Status::Failed => VfsError::AccessDenied,
             },
         }
