@@ -143,7 +143,7 @@ mod tests {
     use weir_stores::memory::MemoryFs;
     use weir_vfs::{Caller, Error, FileId, IoFlags};
 
-    /// A file whose data is not synced and of which the cache has no mapping, over a disk that fails its first sync by id.
+    /// A file with data that is not synced, of which the cache has no mapping. The disk fails its first sync by id.
     fn without_mapping(fails: bool) -> (Rig, FileId) {
         let disk = Fault::over(MemoryFs::new(), 1);
         if fails {

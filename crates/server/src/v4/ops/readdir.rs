@@ -4,9 +4,9 @@
 //! unless the directory has ended. A caller needs search permission to get attributes of entries,
 //! as for LOOKUP. With read permission alone, it gets names and file IDs.
 //!
-//! The attributes of an entry are those that GETATTR returns. If a delegate does not tell them in time, its file's entry
-//! has an error, and so have those of the page's other files that are written elsewhere: one page waits once. If
-//! the client does not ask for errors of entries (`rdattr_error`), the page ends before that file.
+//! The attributes of an entry are those that GETATTR returns. If a delegate does not tell them in time,
+//! the entry has an error, and so have those of the page's other files that are written elsewhere: a page
+//! waits once. If the client does not ask for errors of entries (`rdattr_error`), the page ends there.
 
 use crate::handle::Node;
 use crate::v4::attrs::{self, Besides};
