@@ -155,14 +155,34 @@ impl Mountpoint {
     /// # Errors
     /// Only root may change this.
     pub fn widen_read_ahead(&self) -> io::Result<()> {
+        let device = self.device()?;
+        let kib = (crate::session::MOST_BYTES >> 10).to_string();
+        std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), kib)
+    }
+
+    /// The number of its device, as MAJOR:MINOR.
+    fn device(&self) -> io::Result<String> {
         let table = std::fs::read_to_string("/proc/self/mountinfo")?;
         let own = table.lines().map(|line| line.split(' ')).find_map(|mut fields| {
             let is_own = fields.next()?.parse() == Ok(self.id);
             fields.nth(1).filter(|_| is_own)
         });
-        let device = own.ok_or(io::ErrorKind::NotFound)?;
-        let kib = (crate::session::MOST_BYTES >> 10).to_string();
-        std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), kib)
+        Ok(own.ok_or(io::ErrorKind::NotFound)?.to_owned())
+    }
+
+    /// Ends the connection, if the kernel lets this user: all requests fail, and so does what programs do with files
+    /// that they have open. Source: Documentation/filesystems/fuse of Linux, "Control filesystem".
+    pub fn abort(&self) {
+        let device = self.device();
+        let minor = device.as_deref().ok().and_then(|device| device.strip_prefix("0:"));
+        let aborted = minor.is_some_and(|minor| {
+            std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1").is_ok()
+        });
+        // The control file system is not mounted everywhere.
+        if !aborted && mounts_at(&self.path).last() == Some(&self.id) {
+            let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+            let _ = unmount(&self.path, flags);
+        }
     }
 
     /// Takes the mount away: no program finds it any more, and those that have files open keep them

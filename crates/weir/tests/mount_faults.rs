@@ -224,15 +224,19 @@ fn acknowledged_files_survive_cut_links_and_kills() {
 
 /// A thread that waits in the kernel must not keep the connection of a killed process open.
 #[test]
-fn the_thread_that_notifies_the_kernel_has_one_descriptor_alone() {
+fn the_threads_that_notify_the_kernel_have_one_descriptor_alone() {
     let (near, source) = source();
     let from = source.to_str().unwrap();
     let Some(mount) = Mount::start(near.path(), "mnt", &[], from) else { return };
     let tasks = fs::read_dir(format!("/proc/{}/task", mount.child.id())).unwrap();
-    let thread = tasks
-        .map(|task| task.unwrap().path())
-        .find(|task| fs::read_to_string(task.join("comm")).unwrap() == "weir-fuse-pages\n");
-    let descriptors = fs::read_dir(thread.unwrap().join("fd")).unwrap();
-    let held: Vec<_> = descriptors.map(|fd| fs::read_link(fd.unwrap().path()).unwrap()).collect();
-    assert_eq!(held, [Path::new("/dev/fuse")]);
+    let threads = tasks.map(|task| task.unwrap().path()).filter(|task| {
+        let name = fs::read_to_string(task.join("comm")).unwrap();
+        name == "weir-fuse-pages\n" || name == "weir-fuse-locks\n"
+    });
+    let held = |thread: PathBuf| -> Vec<PathBuf> {
+        let descriptors = fs::read_dir(thread.join("fd")).unwrap();
+        descriptors.map(|fd| fs::read_link(fd.unwrap().path()).unwrap()).collect()
+    };
+    let held: Vec<_> = threads.map(held).collect();
+    assert_eq!(held, [[Path::new("/dev/fuse")], [Path::new("/dev/fuse")]]);
 }

@@ -2,14 +2,15 @@
 
 mod common;
 
-use common::mount::{Mount, source};
-use common::{Server, as_ordinary_user, text};
+use common::mount::{Mount, PATIENCE, source};
+use common::{Server, as_ordinary_user, text, within};
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 const TAKE: FlockOperation = FlockOperation::NonBlockingLockExclusive;
 
@@ -30,6 +31,36 @@ fn removed_files_that_are_open_can_be_locked() {
         fcntl_lock(&file, TAKE).unwrap_or_else(|error| panic!("{from}: {error}"));
         fcntl_lock(&file, FlockOperation::Unlock).unwrap();
         flock(&file, TAKE).unwrap_or_else(|error| panic!("{from}: {error}"));
+    }
+}
+
+/// The wait outlasts what a receiving thread does by itself, so that a task goes on with it.
+#[test]
+fn a_long_wait_for_a_lock_ends_with_what_its_holder_wrote() {
+    let (near, source) = source();
+    for cache in ["weir", "kernel"] {
+        let from = source.to_str().unwrap();
+        let Some(mount) = Mount::start(near.path(), cache, &["--cache", cache], from) else {
+            return;
+        };
+        let holder = open(&mount.path("f"));
+        for round in 0..10_u8 {
+            flock(&holder, TAKE).unwrap();
+            let path = mount.path("f");
+            let waiter = std::thread::spawn(move || {
+                let file = open(&path);
+                let mut seen = [0];
+                let _ = file.read_at(&mut seen, 0).unwrap();
+                flock(&file, FlockOperation::LockExclusive).unwrap();
+                file.read_exact_at(&mut seen, 0).unwrap();
+                seen[0]
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            holder.write_all_at(&[round], 0).unwrap();
+            flock(&holder, FlockOperation::Unlock).unwrap();
+            within(PATIENCE, || waiter.is_finished().then_some(()));
+            assert_eq!(waiter.join().unwrap(), round, "{cache}");
+        }
     }
 }
 

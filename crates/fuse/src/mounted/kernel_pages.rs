@@ -7,9 +7,11 @@
 //!    dropped after all others, while it is at most half of the limit.
 //! 3. What is noted is bounded: ranges of one file that follow each other become one, and beyond `MOST_RANGES` they
 //!    are dropped although they are short. If dropping stands still, the oldest are forgotten beyond twice as many.
-//! 4. Dropping waits for pages that are being read, without end if the store does not answer. So one thread does it,
-//!    which answers no request, and which does not keep the process from ending
-//!    ([`notifier`](crate::session::notifier)).
+//! 4. Dropping waits for pages that are being read, without end if the store does not answer. So threads do it that
+//!    answer no request, and that do not keep the process from ending ([`notifier`](crate::session::notifier)): one
+//!    for the holders of locks, who wait for it, one for all else.
+//! 5. These threads have no descriptors, so they must not wake a task of the runtime, which may write to one. A third
+//!    thread does that.
 
 use crate::session::device::Device;
 use crate::session::notifier;
@@ -18,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use tokio::sync::oneshot;
 
 /// Ranges beyond which they are dropped, however short they are.
@@ -44,27 +47,27 @@ struct Shared {
     wake: Condvar,
 }
 
-/// What the thread has to do.
+/// Those who wait for a drop.
+type Waiting = Vec<oneshot::Sender<()>>;
+
+/// What the threads have to do.
 #[derive(Debug)]
 struct Work {
-    /// Nodes whose pages are to be dropped, and who waits for that.
-    asked: LinkedHashMap<u64, Vec<oneshot::Sender<()>>>,
+    /// Nodes whose pages are to be dropped now, and who waits for that.
+    now: LinkedHashMap<u64, Waiting>,
+    /// Nodes whose pages are to be dropped some time.
+    soon: LinkedHashSet<u64>,
     window: Option<Window>,
     ended: bool,
 }
 
-/// What is dropped next.
-enum Next {
-    All(u64, Vec<oneshot::Sender<()>>),
-    Part(Passed),
-}
-
 impl Work {
-    fn next(&mut self) -> Option<Next> {
-        if let Some((node, waiting)) = self.asked.pop_front() {
-            return Some(Next::All(node, waiting));
+    /// What is dropped next of what nobody waits for.
+    fn next_of_rest(&mut self) -> Option<Passed> {
+        if let Some(node) = self.soon.pop_front() {
+            return Some(Passed::all(node));
         }
-        self.window.as_mut().filter(|window| window.is_over())?.take().map(Next::Part)
+        self.window.as_mut().filter(|window| window.is_over())?.take()
     }
 }
 
@@ -74,12 +77,22 @@ impl KernelPages {
     /// # Errors
     /// There are no more threads or descriptors.
     pub(super) fn new(device: &Device, limit: Option<u64>) -> io::Result<Self> {
-        let work =
-            Work { asked: LinkedHashMap::new(), window: limit.map(Window::new), ended: false };
+        let work = Work {
+            now: LinkedHashMap::new(),
+            soon: LinkedHashSet::new(),
+            window: limit.map(Window::new),
+            ended: false,
+        };
         let shared = Arc::new(Shared { work: Mutex::new(work), wake: Condvar::new() });
-        let thread = Arc::clone(&shared);
-        notifier::start("weir-fuse-pages", device, move |device| thread.drop_pages(&device))?;
-        Ok(Self { shared, is_window: limit.is_some() })
+        let pages = Self { shared: Arc::clone(&shared), is_window: limit.is_some() };
+        let (dropped, told) = channel::<Waiting>();
+        std::thread::Builder::new().name("weir-fuse-told".into()).spawn(move || {
+            told.into_iter().flatten().for_each(|waits| _ = waits.send(()));
+        })?;
+        let locks = Arc::clone(&shared);
+        notifier::start("weir-fuse-locks", device, move |device| locks.drop_now(&device, dropped))?;
+        notifier::start("weir-fuse-pages", device, move |device| shared.drop_rest(&device))?;
+        Ok(pages)
     }
 
     /// Notes that the kernel has pages of a range.
@@ -92,21 +105,21 @@ impl KernelPages {
         let end = start.saturating_add(bytes).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
         window.note(Passed { node, start: start - start % PAGE, end });
         if window.is_over() {
-            self.shared.wake.notify_one();
+            self.shared.wake.notify_all();
         }
     }
 
     /// Has the kernel drop all pages and the attributes of a node, some time.
     pub(super) fn drop_soon(&self, node: u64) {
-        self.shared.work.lock().asked.entry(node).or_insert_with(Vec::new);
-        self.shared.wake.notify_one();
+        self.shared.work.lock().soon.insert(node);
+        self.shared.wake.notify_all();
     }
 
     /// Has the kernel drop all pages and the attributes of a node, and waits until it has.
     pub(super) async fn drop_now(&self, node: u64) {
         let (tell, told) = oneshot::channel();
-        self.shared.work.lock().asked.entry(node).or_insert_with(Vec::new).push(tell);
-        self.shared.wake.notify_one();
+        self.shared.work.lock().now.entry(node).or_insert_with(Vec::new).push(tell);
+        self.shared.wake.notify_all();
         // It has no result; the mount may be ending.
         let _ = told.await;
     }
@@ -119,38 +132,46 @@ impl KernelPages {
 
 impl Drop for KernelPages {
     fn drop(&mut self) {
-        self.shared.work.lock().ended = true;
-        self.shared.wake.notify_one();
+        // Here, and not where the last thread ends (5).
+        let waiting = {
+            let mut work = self.shared.work.lock();
+            work.ended = true;
+            std::mem::take(&mut work.now)
+        };
+        drop(waiting);
+        self.shared.wake.notify_all();
     }
 }
 
 impl Shared {
-    /// Drops pages until the mount has ended: the kernel drops the others then.
-    fn drop_pages(&self, device: &Device) {
+    /// Waits for something to do; `None` when the mount has ended: the kernel drops the rest then.
+    fn next<T>(&self, mut next: impl FnMut(&mut Work) -> Option<T>) -> Option<T> {
+        let mut work = self.work.lock();
         loop {
-            let next = {
-                let mut work = self.work.lock();
-                loop {
-                    if work.ended {
-                        return;
-                    }
-                    match work.next() {
-                        Some(next) => break next,
-                        None => self.wake.wait(&mut work),
-                    }
-                }
-            };
-            match next {
-                Next::All(node, waiting) => {
-                    device.drop_pages(node, 0, 0);
-                    for waits in waiting {
-                        let _ = waits.send(());
-                    }
-                }
-                Next::Part(Passed { node, start, end }) => {
-                    device.drop_pages(node, start, end - start);
-                }
+            if work.ended {
+                return None;
             }
+            if let Some(next) = next(&mut work) {
+                return Some(next);
+            }
+            self.wake.wait(&mut work);
+        }
+    }
+
+    fn drop_now(&self, device: &Device, dropped: Sender<Waiting>) {
+        while let Some((node, waiting)) = self.next(|work| work.now.pop_front()) {
+            device.drop_pages(node, 0, 0);
+            if let Err(unsent) = dropped.send(waiting) {
+                // Its end would wake tasks (5).
+                std::mem::forget(unsent);
+            }
+        }
+    }
+
+    fn drop_rest(&self, device: &Device) {
+        while let Some(Passed { node, start, end }) = self.next(Work::next_of_rest) {
+            // 0 bytes: up to the end.
+            device.drop_pages(node, start, if end == u64::MAX { 0 } else { end - start });
         }
     }
 }
@@ -183,6 +204,10 @@ struct Passed {
 }
 
 impl Passed {
+    fn all(node: u64) -> Self {
+        Self { node, start: 0, end: u64::MAX }
+    }
+
     /// The part of the file in which it begins.
     fn place(&self) -> (u64, u64) {
         (self.node, self.start / LONGEST)

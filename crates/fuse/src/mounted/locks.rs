@@ -96,7 +96,7 @@ impl Mounted {
             if is_flock && had {
                 match file.lock(owner, lock, false).await {
                     // Two that upgrade do not wait for each other: the old lock ends first (flock(2)).
-                    Err(Error::WouldBlock) => file.unlock(owner, LockRange::ALL).await?,
+                    Err(Error::WouldBlock) => self.unlock(node, owner, LockRange::ALL).await,
                     taken => return Ok(taken?),
                 }
             }
@@ -118,6 +118,9 @@ impl Mounted {
 
     /// Releases locks, if there are any.
     pub(super) async fn unlock(&self, node: u64, owner: LockOwner, range: LockRange) {
+        if !self.nodes.may_have_locks(node, owner) {
+            return;
+        }
         if let Some(file) = self.nodes.locks(node) {
             if let Ok(id) = self.nodes.file(node) {
                 self.fs.write_back(id).await;
@@ -154,7 +157,10 @@ impl Mounted {
                 self.kernel_pages.drop_now(node).await;
                 self.nodes.note_open(node, attr.change);
             }
-            Err(error) => tracing::debug!("cannot look at node {node} under its lock: {error}"),
+            Err(error) => {
+                tracing::debug!("cannot look at node {node} under its lock: {error}");
+                self.kernel_pages.drop_now(node).await;
+            }
         }
     }
 

@@ -5,7 +5,11 @@
 //! connection on which requests are received would stay open, nothing would fail the READ for which the thread waits,
 //! and neither the process nor the program that reads would ever end. So the thread has a table of descriptors of its
 //! own (unshare(2), CLONE_FILES), and in it nothing but a second connection to the same mount (FUSE_DEV_IOC_CLONE):
-//! when the process ends, the first one is closed, its requests fail, and the wait is over.
+//! when the process ends, the first one is closed, and the requests that were received on it fail. Requests that nobody
+//! has received fail when a guard aborts the connection ([`Mountpoint::abort`](crate::Mountpoint::abort)), or when
+//! this thread ends.
+//!
+//! What runs there must use no descriptor: it must not log, and not wake tasks of a runtime.
 //!
 //! Where the kernel refuses that, the thread uses the first connection.
 //!
@@ -61,7 +65,7 @@ fn connection(number: RawFd) -> io::Result<OwnedFd> {
             first.try_clone_to_owned()?
         }
     };
-    close_all_but(own.as_raw_fd());
+    close_all_but(own.as_raw_fd())?;
     Ok(own)
 }
 
@@ -76,12 +80,23 @@ fn clone_of(first: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-/// Closes all descriptors in the calling thread's table but one. Before Linux 5.9 they stay open.
-fn close_all_but(kept: RawFd) {
-    let kept = kept.cast_unsigned();
-    let below = kept.checked_sub(1).map(|last| (0, last));
-    for (first, last) in below.into_iter().chain([(kept + 1, u32::MAX)]) {
-        // SAFETY: see the header: nothing in this thread uses them.
-        unsafe { libc::close_range(first, last, 0) };
+/// Closes all descriptors in the calling thread's table but one.
+fn close_all_but(kept: RawFd) -> io::Result<()> {
+    let kept_number = kept.cast_unsigned();
+    let below = kept_number.checked_sub(1).map(|last| (0, last));
+    let ranges = below.into_iter().chain([(kept_number + 1, u32::MAX)]);
+    // SAFETY: see the header: nothing in this thread uses them.
+    let close = |(first, last)| unsafe { libc::close_range(first, last, 0) } == 0;
+    if ranges.into_iter().all(close) {
+        return Ok(());
     }
+    // Before Linux 5.9.
+    let open = std::fs::read_dir("/proc/thread-self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect::<Vec<RawFd>>();
+    for number in open.into_iter().filter(|&number| number != kept) {
+        // SAFETY: see the header. The one that listed them is closed already.
+        unsafe { libc::close(number) };
+    }
+    Ok(())
 }

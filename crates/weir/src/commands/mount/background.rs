@@ -126,7 +126,10 @@ pub(super) fn guard(guarded: &OsStr) -> Result<Ended> {
     // An error means the same as the end.
     let _ = std::io::stdin().read_to_end(&mut said);
     if said.first() != Some(&DISMISSED) {
-        let detached = Mountpoint::of(path, id).detach();
+        let mountpoint = Mountpoint::of(path, id);
+        // A thread of the process may wait for a request that nobody answers any more.
+        mountpoint.abort();
+        let detached = mountpoint.detach();
         detached.asked(|| "detach the mount of a process that was killed".to_owned())?;
     }
     Ok(Ended::Done)

@@ -132,6 +132,8 @@ async fn end(
         () = signals.any() => {
             warn!("second signal to stop: ending without writing out the rest");
             if let Some(mountpoint) = mounted {
+                // Unmounting would wait for a notification that waits for a server.
+                mountpoint.abort();
                 let _ = mountpoint.detach();
             }
             Err(weir_vfs::Error::Interrupted)
