@@ -224,6 +224,11 @@ mod tests {
         if program("ip").is_none() || program("unshare").is_none() {
             return skip("names of networks need ip and unshare");
         }
+        // A container's superuser may lack the capability.
+        let unshared = Command::new("unshare").args(["--mount", "true"]).output();
+        if !unshared.is_ok_and(|output| output.status.success()) {
+            return skip("names of networks need a mount namespace");
+        }
         let dir = scratch();
         let run = dir.path().join("run");
         // As a runner that is killed: it removes nothing.

@@ -9,8 +9,9 @@ use weir_tools::copy::{Copier, Options, Overwrite, Reflink, Summary};
 use weir_tools::mounts::Place;
 use weir_tools::origin::Origin;
 use weir_vfs::{
-    Access, Attr, Caller, CreateMode, Error, FileId, FileKind, FileSystem, FileSystemDecorator,
-    IoFlags, NewFile, OpenFile, OpenFileDecorator, Result, SetAttr, SpecialFile, XattrMode,
+    Access, Attr, Caller, CreateMode, EntryName, Error, FileId, FileKind, FileSystem,
+    FileSystemDecorator, IoFlags, NewFile, OpenFile, OpenFileDecorator, Result, SetAttr,
+    SpecialFile, Unnamed, XattrMode,
 };
 
 /// A store that lists the extended attributes of files and directories, and answers `for_others` for links and
@@ -222,6 +223,73 @@ async fn a_file_stays_if_the_link_or_special_file_in_its_place_cannot_be_made() 
         assert_ne!(place(&to, name).await.attr.unwrap().kind, FileKind::Regular);
         let left = place(&to, name).await.children(to.root()).await.unwrap();
         assert_eq!(left.len(), 1, "{name}");
+    }
+}
+
+/// A store that reports a failure for each link and special file, as if a reply was lost.
+struct LosesReplies {
+    store: Arc<MemoryFs>,
+    /// Whether the link or special file is made.
+    makes: bool,
+    /// The first removals fail so.
+    removals: Mutex<Vec<Error>>,
+}
+
+#[async_trait]
+impl FileSystemDecorator for LosesReplies {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.store
+    }
+
+    async fn symlink(&self, caller: &Caller, new: NewFile<'_>, target: &[u8]) -> Result<Attr> {
+        if self.makes {
+            self.store.symlink(caller, new, target).await?;
+        }
+        Err(Error::Io)
+    }
+
+    async fn mknod(&self, caller: &Caller, new: NewFile<'_>, node: SpecialFile) -> Result<Attr> {
+        if self.makes {
+            self.store.mknod(caller, new, node).await?;
+        }
+        Err(Error::Io)
+    }
+
+    async fn unlink_counted(
+        &self,
+        caller: &Caller,
+        entry: EntryName<'_>,
+    ) -> Result<Option<Unnamed>> {
+        let failure = self.removals.lock().unwrap().pop();
+        match failure {
+            Some(error) => Err(error),
+            None => self.store.unlink_counted(caller, entry).await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_link_or_special_file_that_may_have_been_made_is_removed() {
+    let cache = Cache::new(Config::default()).unwrap();
+    let from = cache.mount(nodes().await);
+    let denied = [Error::AccessDenied; 2];
+    for name in ["link", "pipe"] {
+        for (makes, removals, failures, entries) in [
+            (true, &[][..], 1, 1),
+            (true, &[Error::Io], 1, 1),
+            (true, &denied, 2, 2),
+            (false, &denied, 1, 1),
+        ] {
+            let (store, removals) = (MemoryFs::new(), Mutex::new(removals.to_vec()));
+            let to = cache.mount(Arc::new(LosesReplies { store, makes, removals }));
+            let old = write(&to, name, b"old").await;
+            let options = Options { recursive: true, ..Options::default() };
+            let said = copy(&from, &to, name, options).await;
+            assert_eq!(said.failures.len(), failures, "{said:?}");
+            assert_eq!(place(&to, name).await.attr.unwrap().id, old, "{name}");
+            let there = place(&to, name).await.children(to.root()).await.unwrap();
+            assert_eq!(there.len(), entries, "{name}: {said:?}");
+        }
     }
 }
 

@@ -40,8 +40,10 @@ struct Faults {
     synced: AtomicBool,
     /// Reads before that.
     reads_unsynced: AtomicU64,
-    /// A program that runs: it cannot be opened to be written.
-    runs: Option<FileId>,
+    /// A file that cannot be opened to be written.
+    refused: Option<(FileId, Error)>,
+    /// A file that cannot be synced.
+    unsynced: Option<(FileId, Error)>,
 }
 
 impl Default for Faults {
@@ -57,7 +59,8 @@ impl Default for Faults {
             hides_attributes: false,
             synced: AtomicBool::new(false),
             reads_unsynced: AtomicU64::new(0),
-            runs: None,
+            refused: None,
+            unsynced: None,
         }
     }
 }
@@ -72,6 +75,7 @@ impl Faults {
 
 struct FailingFile {
     file: Arc<dyn OpenFile>,
+    id: FileId,
     faults: Arc<Faults>,
 }
 
@@ -86,11 +90,14 @@ impl FileSystemDecorator for Failing {
     }
 
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
-        if access.contains(Access::WRITE) && self.faults.runs == Some(id) {
-            return Err(Error::TextBusy);
+        match self.faults.refused {
+            Some((refused, error)) if refused == id && access.contains(Access::WRITE) => {
+                return Err(error);
+            }
+            _ => {}
         }
         let file = self.store.open(caller, id, access).await?;
-        Ok(Arc::new(FailingFile { file, faults: Arc::clone(&self.faults) }))
+        Ok(Arc::new(FailingFile { file, id, faults: Arc::clone(&self.faults) }))
     }
 
     async fn readdir(&self, caller: &Caller, mut request: ReaddirRequest) -> Result<DirPage> {
@@ -159,7 +166,10 @@ impl OpenFileDecorator for FailingFile {
     }
 
     async fn sync(&self, data_only: bool) -> Result<()> {
-        self.faults.synced.store(true, Ordering::SeqCst);
+        match self.faults.unsynced {
+            Some((unsynced, error)) if unsynced == self.id => return Err(error),
+            _ => self.faults.synced.store(true, Ordering::SeqCst),
+        }
         self.file.sync(data_only).await
     }
 
@@ -213,7 +223,18 @@ async fn root(fs: &CachedFs) -> Place {
 }
 
 async fn mirror(from: &CachedFs, to: &CachedFs, reflink: Reflink) -> Summary {
-    let mirror = Mirror::new(Filter::new([], []).unwrap(), true);
+    mirror_by(from, to, reflink, |_| {}).await
+}
+
+/// The same, with further options.
+async fn mirror_by(
+    from: &CachedFs,
+    to: &CachedFs,
+    reflink: Reflink,
+    set: impl FnOnce(&mut Mirror),
+) -> Summary {
+    let mut mirror = Mirror::new(Filter::new([], []).unwrap(), true);
+    set(&mut mirror);
     let options = Options {
         recursive: true,
         preserve: true,
@@ -277,16 +298,53 @@ async fn a_failed_update_in_place_is_not_taken_for_complete() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_earlier_run_has_written_is_durable_before_it_is_compared() {
     let cache = cache();
-    let (from, store) = (source(&cache, MemoryFs::new()), MemoryFs::new());
+    for is_whole in [false, true] {
+        let (from, store) = (source(&cache, MemoryFs::new()), MemoryFs::new());
+        write(&from, "file", &[0, 3 << 20], 1).await;
+        mirror(&from, &cache.mount(store.clone()), Reflink::Never).await;
+        write(&from, "file", &[3 << 20], 2).await;
+        let faults = Arc::new(Faults { fsid: 78, ..Faults::default() });
+        let to = cache.mount(Arc::new(Failing { store, faults: Arc::clone(&faults) }));
+        let set = |mirror: &mut Mirror| {
+            (mirror.compares_content, mirror.whole_files) = (is_whole, is_whole);
+        };
+        let summary = mirror_by(&from, &to, Reflink::Never, set).await;
+        assert_eq!(summary.failures, [""; 0]);
+        assert!(faults.reads.load(Ordering::SeqCst) > 0);
+        assert_eq!(faults.reads_unsynced.load(Ordering::SeqCst), 0, "{is_whole}");
+        assert!(read(&from, "file").await == read(&to, "file").await);
+    }
+}
+
+/// Also if it is equal: what an earlier run has written may be lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_cannot_be_made_durable_is_written_anew() {
+    let cache = cache();
+    let from = source(&cache, MemoryFs::new());
     write(&from, "file", &[0, 3 << 20], 1).await;
-    mirror(&from, &cache.mount(store.clone()), Reflink::Never).await;
-    write(&from, "file", &[3 << 20], 2).await;
-    let faults = Arc::new(Faults { fsid: 78, ..Faults::default() });
-    let to = cache.mount(Arc::new(Failing { store, faults: Arc::clone(&faults) }));
-    assert_eq!(mirror(&from, &to, Reflink::Never).await.failures, [""; 0]);
-    assert!(faults.reads.load(Ordering::SeqCst) > 0);
-    assert_eq!(faults.reads_unsynced.load(Ordering::SeqCst), 0);
-    assert!(read(&from, "file").await == read(&to, "file").await);
+    for (is_opened, error) in [
+        (false, Error::Busy),
+        (true, Error::AccessDenied),
+        (true, Error::NotPermitted),
+        (true, Error::Stale),
+    ] {
+        let store = MemoryFs::new();
+        mirror(&from, &cache.mount(store.clone()), Reflink::Never).await;
+        let old = store.lookup(&Caller::Own, store.root().entry(b"file")).await.unwrap().id;
+        let (refused, unsynced) = match is_opened {
+            false => (Some((old, error)), None),
+            true => (None, Some((old, error))),
+        };
+        let faults = Arc::new(Faults { refused, unsynced, fsid: 78, ..Faults::default() });
+        let to = cache.mount(Arc::new(Failing { store: store.clone(), faults }));
+        let set = |mirror: &mut Mirror| mirror.compares_content = true;
+        let summary = mirror_by(&from, &to, Reflink::Never, set).await;
+        assert_eq!(summary.failures, [""; 0], "{error}");
+        assert_eq!((summary.files, summary.up_to_date), (1, 0), "{error}");
+        let new = store.lookup(&Caller::Own, store.root().entry(b"file")).await.unwrap().id;
+        assert_ne!(old, new, "{error}");
+        assert!(read(&from, "file").await == read(&to, "file").await);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -297,7 +355,8 @@ async fn a_program_that_runs_is_replaced() {
     mirror(&from, &cache.mount(store.clone()), Reflink::Never).await;
     write(&from, "file", &[3 << 20], 2).await;
     let old = store.lookup(&Caller::Own, store.root().entry(b"file")).await.unwrap().id;
-    let faults = Arc::new(Faults { runs: Some(old), fsid: 78, ..Faults::default() });
+    let faults =
+        Arc::new(Faults { refused: Some((old, Error::TextBusy)), fsid: 78, ..Faults::default() });
     let to = cache.mount(Arc::new(Failing { store: store.clone(), faults }));
     assert_eq!(mirror(&from, &to, Reflink::Never).await.failures, [""; 0]);
     let new = store.lookup(&Caller::Own, store.root().entry(b"file")).await.unwrap().id;

@@ -242,7 +242,7 @@ impl Copier {
         !self.failures.lock().is_empty()
     }
 
-    /// Removes the temporary files of interrupted copies.
+    /// Removes the temporary files of interrupted copies, and those whose removal failed.
     pub(crate) async fn clean_up(&self) {
         let unkept = |left: &HashMap<u64, Left>| {
             let first = left.iter().find(|(_, left)| !left.is_kept);
@@ -251,7 +251,16 @@ impl Copier {
         // A file stays on the list during its removal, for an immediate end of the program.
         loop {
             let Some((number, fs, dir, name)) = unkept(&self.temporary.lock()) else { return };
-            let removed = fs.unlink(&Caller::Own, dir.entry(&name)).await;
+            let removed = match fs.unlink(&Caller::Own, dir.entry(&name)).await {
+                // Many stores check the permission before they look for the name.
+                Err(error @ (Error::AccessDenied | Error::NotPermitted | Error::ReadOnly)) => {
+                    match fs.lookup(&Caller::Own, dir.entry(&name)).await {
+                        Err(Error::NotFound) => Ok(()),
+                        _ => Err(error),
+                    }
+                }
+                removed => removed,
+            };
             let left = self.temporary.lock().remove(&number);
             match (removed, left) {
                 (Ok(()) | Err(Error::NotFound), _) | (_, None) => {}

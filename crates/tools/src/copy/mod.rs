@@ -108,10 +108,11 @@ impl Copier {
         self.options.overwrite == Overwrite::Keep || is_asked()
     }
 
-    /// Makes the names durable, or removes what an interrupted copy left.
+    /// Removes the temporary files that are left, and makes the names durable unless the copy was interrupted.
     async fn end(&self, to: &CachedFs) {
+        self.clean_up().await;
         if self.is_interrupted() {
-            return self.clean_up().await;
+            return;
         }
         let changed = std::mem::take(&mut *self.changed.lock());
         for dir in changed {

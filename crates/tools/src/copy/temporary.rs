@@ -327,20 +327,29 @@ where
     let temporary = copier.temporary_name(number);
     // Listed before it exists, so that it never exists unlisted.
     copier.temporary.lock().insert(number, Left::new(place, &temporary, false));
+    let (fs, dir) = (&place.fs, place.dir);
+    let (from, to) = (dir.entry(&temporary), dir.entry(name));
     let replace = async {
         let made = make(temporary.clone()).await?;
-        let (fs, dir) = (&place.fs, place.dir);
-        let (from, to) = (dir.entry(&temporary), dir.entry(name));
-        let renamed = fs.rename(&Caller::Own, from, to, RenameFlags::Replace).await;
-        // If both names already refer to one file, rename(2) does nothing.
-        match fs.unlink(&Caller::Own, from).await {
-            Ok(()) | Err(Error::NotFound) => renamed.map(|()| made),
-            Err(error) => renamed.and(Err(error)),
-        }
+        fs.rename(&Caller::Own, from, to, RenameFlags::Replace).await?;
+        Ok(made)
     };
     let replaced = replace.await;
-    copier.temporary.lock().remove(&number);
-    replaced
+    // It may exist after any failure, say if the reply was lost, and after a success: if both names already
+    // refer to one file, rename(2) does nothing.
+    match (fs.unlink(&Caller::Own, from).await, replaced) {
+        (Ok(()) | Err(Error::NotFound), replaced) => {
+            copier.temporary.lock().remove(&number);
+            replaced
+        }
+        // The directory was evicted, and can be found again. Nothing can be removed under this identity.
+        (Err(Error::Stale), Err(Error::Stale)) => {
+            copier.temporary.lock().remove(&number);
+            Err(Error::Stale)
+        }
+        // The name stays on the list, for the end of the copy.
+        (Err(error), replaced) => replaced.and(Err(error)),
+    }
 }
 
 /// Creates an empty file that no other user may open.

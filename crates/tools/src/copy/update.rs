@@ -16,7 +16,8 @@
 //! 3. In place, users who may not read the source lose access to the file before it is written.
 //! 4. The result counts only if the source did not change meanwhile.
 //! 5. What an earlier run has written, and was killed before it was durable, is made durable before the
-//!    files are compared: what is equal is not written again.
+//!    contents are compared: what is equal is not written again. Where that is not possible, the file is
+//!    written anew.
 
 use super::attributes;
 use super::copier::{CHUNK_BYTES, Copier, add};
@@ -63,8 +64,8 @@ pub(crate) async fn update(
         return Ok(None);
     }
     let may_write = is_big && !mirror.whole_files;
-    if may_write {
-        make_durable(to, there.id).await.asked(|| format!("write {}", to.shown))?;
+    if !make_durable(to, there.id).await.asked(|| format!("write {}", to.shown))? {
+        return Ok(None);
     }
     let old = match to.fs.open(&Caller::Own, there.id, Access::READ).await {
         Ok(old) => old,
@@ -105,8 +106,8 @@ pub(crate) async fn update(
 }
 
 /// Makes durable what an earlier run may have written to a file: what is equal is not written again. A run
-/// wrote nothing to a file that cannot be written.
-async fn make_durable(to: &Place, id: FileId) -> weir_vfs::Result<()> {
+/// wrote nothing to a file that cannot be written. Returns false if the file may hold volatile data.
+async fn make_durable(to: &Place, id: FileId) -> weir_vfs::Result<bool> {
     let opened = to.fs.store().open(&Caller::Own, id, Access::READ | Access::WRITE).await;
     let file = match opened {
         Err(
@@ -116,11 +117,21 @@ async fn make_durable(to: &Place, id: FileId) -> weir_vfs::Result<()> {
             | Error::ReadOnly
             | Error::Stale
             | Error::TextBusy,
-        ) => return Ok(()),
+        ) => return Ok(true),
+        // Another client allows no writes now, but an earlier run could write.
+        Err(Error::Busy) => return Ok(false),
         opened => opened?,
     };
-    file.sync(true).await?;
-    weir_client::commit(&*file).await
+    let durable = async {
+        file.sync(true).await?;
+        weir_client::commit(&*file).await
+    };
+    match durable.await {
+        Ok(()) => Ok(true),
+        // A server may check the permission at COMMIT again.
+        Err(Error::AccessDenied | Error::NotPermitted | Error::Stale) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The file at the destination has the data of its source: it gets its attributes.
