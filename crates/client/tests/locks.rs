@@ -61,6 +61,13 @@ async fn in_the_way(other: &Arc<dyn OpenFile>, at: LockRange) -> Option<bool> {
     found.map(|lock| lock.exclusive)
 }
 
+/// Ends when another client finds this in its way.
+async fn becomes(other: &Arc<dyn OpenFile>, at: LockRange, what: Option<bool>) {
+    while in_the_way(other, at).await != what {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_request_that_is_given_up_leaves_what_the_owner_held() {
     let served = Served::start();
@@ -121,7 +128,7 @@ async fn a_released_lock_is_not_reclaimed() {
     nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
     let file = opened(&nfs, b"file").await;
     file.lock(ME, lock(0, 10, true), false).await.unwrap();
-    file.lock(ME, lock(20, 30, true), false).await.unwrap();
+    file.lock(ME, lock(20, 40, true), false).await.unwrap();
 
     let reclaims = between.cut_at_call(nlm::PROGRAM, nlm::Procedure::Lock as u32);
     served.restart();
@@ -135,15 +142,14 @@ async fn a_released_lock_is_not_reclaimed() {
 
     let direct = served.mount("vers=4.2").await;
     let other = opened(&direct, b"file").await;
-    let reclaimed = async {
-        while in_the_way(&other, range(0, 10)).await.is_none() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    soon(reclaimed).await;
+    soon(becomes(&other, range(0, 10), Some(true))).await;
+    soon(becomes(&other, range(30, 40), Some(true))).await;
+    soon(becomes(&other, range(20, 30), None)).await;
     // One more request of the same file, behind what is left of the reclaim.
     file.lock(ME, lock(100, 101, true), false).await.unwrap();
-    assert_eq!(in_the_way(&other, range(20, 30)).await, None);
+    soon(becomes(&other, range(20, 30), None)).await;
+    assert_eq!(in_the_way(&other, range(0, 10)).await, Some(true));
+    assert_eq!(in_the_way(&other, range(30, 40)).await, Some(true));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
