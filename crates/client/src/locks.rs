@@ -95,7 +95,7 @@ pub(crate) async fn release(
 async fn restore(opened: &Opened, owner: OpenLockOwner, lock: Lock, held: &[Lock]) {
     for range in lock.range.without(held) {
         if let Err(error) = opened.protocol.unlock(&opened.open, owner, range).await {
-            tracing::debug!("{error}");
+            tracing::warn!("a lock that was given up was not released: {error}");
         }
     }
     for part in held.iter().filter(|part| part.exclusive != lock.exclusive) {
