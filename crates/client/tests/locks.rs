@@ -117,6 +117,32 @@ async fn a_lock_request_that_is_given_up_undoes_no_later_one() {
     }
 }
 
+/// The program awaits another request of the same owner before it polls the first one again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_granted_lock_that_is_not_polled_blocks_no_request() {
+    let served = Served::start();
+    for version in VERSIONS {
+        let nfs = served.mount(&format!("vers={version}")).await;
+        let direct = served.mount("vers=4.2").await;
+        let (set, name) = (SetAttr::default(), format!("not polled {version}"));
+        let new = nfs.root().entry(name.as_bytes()).with(&set);
+        nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        let file = opened(&nfs, name.as_bytes()).await;
+        let other = opened(&direct, name.as_bytes()).await;
+
+        let mut first = file.lock(ME, lock(0, 40, true), false);
+        assert!(first.as_mut().now_or_never().is_none());
+        soon(becomes(&other, range(0, 40), Some(true))).await;
+        soon(file.lock(ME, lock(10, 20, false), false)).await.unwrap();
+        soon(file.unlock(ME, range(20, 30))).await.unwrap();
+        drop(first);
+        soon(becomes(&other, range(30, 40), None)).await;
+        assert_eq!(in_the_way(&other, range(0, 10)).await, None, "{version}");
+        assert_eq!(in_the_way(&other, range(10, 20)).await, Some(false), "{version}");
+        assert_eq!(in_the_way(&other, range(20, 30)).await, None, "{version}");
+    }
+}
+
 /// A lock is released between the moment in which the client begins to reclaim, and its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_released_lock_is_not_reclaimed() {
