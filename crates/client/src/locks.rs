@@ -35,6 +35,8 @@ pub(crate) struct Granted {
     /// What the owner held in the range before.
     before: Vec<Lock>,
     later: Arc<Later>,
+    /// No reply came: the server may have granted it, and may know the owner only by that request.
+    is_unknown: bool,
     /// Until the reply is known.
     turn: Option<OwnedMutexGuard<()>>,
 }
@@ -49,12 +51,19 @@ impl Drop for Granted {
     fn drop(&mut self) {
         let Some(opened) = self.opened.take() else { return };
         let (owner, lock, turn) = (self.owner, self.lock, self.turn.take());
+        let is_unknown = self.is_unknown;
         let (before, later) = (std::mem::take(&mut self.before), Arc::clone(&self.later));
         Arc::clone(&opened.deferred).spawn(async move {
             let _turn = match turn {
                 Some(turn) => turn,
                 None => opened.owners.turn(owner.owner).await,
             };
+            // The reply brings what UNLOCK has to name, in version 4 the owner's stateid.
+            if is_unknown
+                && let Err(error) = opened.protocol.lock(&opened.open, owner, lock, false).await
+            {
+                tracing::debug!("{error}");
+            }
             let unchanged = later.lock().gaps(lock.range);
             for range in unchanged {
                 restore(&opened, owner, Lock { range, ..lock }, &before).await;
@@ -76,12 +85,14 @@ pub(crate) async fn request(
     let owner = opened.owners.get(owner);
     let before = opened.protocol.locks_held(&opened.open, owner, lock.range);
     let (undoes, later) = (Some(Arc::clone(&opened)), Arc::default());
-    let mut attempt = Granted { opened: undoes, owner, lock, before, later, turn };
+    let is_unknown = true;
+    let mut attempt = Granted { opened: undoes, owner, lock, before, later, is_unknown, turn };
     match opened.protocol.lock(&opened.open, owner, lock, waits).await {
         Ok(true) => {
             if opened.protocol.grant(&opened.open.handle).is_none() {
                 opened.attributes.forget(opened.id);
             }
+            attempt.is_unknown = false;
             opened.owners.changes(owner.owner, lock.range, Some(&attempt.later));
             if caller.strong_count() > 0 {
                 attempt.turn = None;
