@@ -2,8 +2,8 @@
 //!
 //! 1. Dropping the future acquires no lock: if the server grants it afterwards, the owner is left with
 //!    what it held before, be it a lock of another kind ([`restore`]).
-//! 2. The requests of one lock owner take turns ([`LockOwners::turn`]): what is undone is never the
-//!    lock of a later request.
+//! 2. The requests of one lock owner take turns ([`LockOwners::turn`]). A grant that waits for its
+//!    caller has none; what is undone is never the lock of a later request ([`Later`]).
 //! 3. A lock that conflicts is requested again: when the server calls back, and after pauses
 //!    ([`RETRY`]), because a callback may be lost. Between two requests the owner's turn is free.
 //! 4. A callback only causes another request. Only a reply to LOCK grants a lock.
@@ -13,9 +13,10 @@
 //!
 //! [`LockOwners::turn`]: crate::files::lock_owners::LockOwners::turn
 
+use crate::files::lock_owners::Later;
 use crate::files::opened::Opened;
 use crate::protocol::{LockCallback, OpenLockOwner};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use weir_vfs::{Lock, LockOwner, LockRange};
@@ -33,6 +34,10 @@ pub(crate) struct Granted {
     lock: Lock,
     /// What the owner held in the range before.
     before: Vec<Lock>,
+    later: Arc<Later>,
+    /// No reply came: the server may have granted it, and may know the owner only by that request.
+    is_unknown: bool,
+    /// Until the reply is known.
     turn: Option<OwnedMutexGuard<()>>,
 }
 
@@ -46,29 +51,51 @@ impl Drop for Granted {
     fn drop(&mut self) {
         let Some(opened) = self.opened.take() else { return };
         let (owner, lock, turn) = (self.owner, self.lock, self.turn.take());
-        let before = std::mem::take(&mut self.before);
+        let is_unknown = self.is_unknown;
+        let (before, later) = (std::mem::take(&mut self.before), Arc::clone(&self.later));
         Arc::clone(&opened.deferred).spawn(async move {
-            restore(&opened, owner, lock, &before).await;
-            drop(turn);
+            let _turn = match turn {
+                Some(turn) => turn,
+                None => opened.owners.turn(owner.owner).await,
+            };
+            // The reply brings what UNLOCK has to name, in version 4 the owner's stateid.
+            if is_unknown
+                && let Err(error) = opened.protocol.lock(&opened.open, owner, lock, false).await
+            {
+                tracing::debug!("{error}");
+            }
+            let unchanged = later.lock().gaps(lock.range);
+            for range in unchanged {
+                restore(&opened, owner, Lock { range, ..lock }, &before).await;
+            }
         });
     }
 }
 
-/// Requests a lock once. `None`: it conflicts with another owner's.
+/// Requests a lock once. `None`: it conflicts with another owner's. `caller` ends when the caller gives
+/// the request up before it is granted: then it is undone before the owner's next request.
 pub(crate) async fn request(
     opened: Arc<Opened>,
     owner: LockOwner,
     lock: Lock,
     waits: bool,
+    caller: Weak<()>,
 ) -> crate::Result<Option<Granted>> {
     let turn = Some(opened.owners.turn(owner).await);
     let owner = opened.owners.get(owner);
     let before = opened.protocol.locks_held(&opened.open, owner, lock.range);
-    let attempt = Granted { opened: Some(Arc::clone(&opened)), owner, lock, before, turn };
+    let (undoes, later) = (Some(Arc::clone(&opened)), Arc::default());
+    let is_unknown = true;
+    let mut attempt = Granted { opened: undoes, owner, lock, before, later, is_unknown, turn };
     match opened.protocol.lock(&opened.open, owner, lock, waits).await {
         Ok(true) => {
             if opened.protocol.grant(&opened.open.handle).is_none() {
                 opened.attributes.forget(opened.id);
+            }
+            attempt.is_unknown = false;
+            opened.owners.changes(owner.owner, lock.range, Some(&attempt.later));
+            if caller.strong_count() > 0 {
+                attempt.turn = None;
             }
             Ok(Some(attempt))
         }
@@ -88,18 +115,25 @@ pub(crate) async fn release(
     range: LockRange,
 ) -> crate::Result<()> {
     let _turn = opened.owners.turn(owner).await;
+    opened.owners.changes(owner, range, None);
     opened.protocol.unlock(&opened.open, opened.owners.get(owner), range).await
 }
 
-/// Undoes the grant of a lock that is not wanted: of its range, the owner keeps what it `held`.
+/// Undoes the grant of a lock that is not wanted: of its range, the owner keeps what it `held` there.
 async fn restore(opened: &Opened, owner: OpenLockOwner, lock: Lock, held: &[Lock]) {
     for range in lock.range.without(held) {
         if let Err(error) = opened.protocol.unlock(&opened.open, owner, range).await {
-            tracing::debug!("{error}");
+            tracing::warn!("a lock that was given up was not released: {error}");
         }
     }
     for part in held.iter().filter(|part| part.exclusive != lock.exclusive) {
-        match opened.protocol.lock(&opened.open, owner, *part, false).await {
+        let start = part.range.start.max(lock.range.start);
+        let end = part.range.end.min(lock.range.end);
+        if start >= end {
+            continue;
+        }
+        let part = Lock { range: LockRange { start, end }, ..*part };
+        match opened.protocol.lock(&opened.open, owner, part, false).await {
             Ok(true) => {}
             Ok(false) => tracing::warn!("a lock was not restored: another owner has one there"),
             Err(error) => tracing::debug!("{error}"),

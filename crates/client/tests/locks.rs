@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::between::Between;
+use common::between::{Between, Losing};
 use common::{Served, opened};
 use futures_util::FutureExt;
 use std::sync::Arc;
@@ -61,6 +61,13 @@ async fn in_the_way(other: &Arc<dyn OpenFile>, at: LockRange) -> Option<bool> {
     found.map(|lock| lock.exclusive)
 }
 
+/// Ends when another client finds this in its way.
+async fn becomes(other: &Arc<dyn OpenFile>, at: LockRange, what: Option<bool>) {
+    while in_the_way(other, at).await != what {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_request_that_is_given_up_leaves_what_the_owner_held() {
     let served = Served::start();
@@ -110,6 +117,72 @@ async fn a_lock_request_that_is_given_up_undoes_no_later_one() {
     }
 }
 
+/// The program awaits another request of the same owner before it polls the first one again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_granted_lock_that_is_not_polled_blocks_no_request() {
+    let served = Served::start();
+    let between = Between::to(served.addr).await;
+    for version in VERSIONS {
+        let (nfs, direct) = (through(&between, version).await, served.mount("vers=4.2").await);
+        let (set, name) = (SetAttr::default(), format!("not polled {version}"));
+        let new = nfs.root().entry(name.as_bytes()).with(&set);
+        nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        let file = opened(&nfs, name.as_bytes()).await;
+        let other = opened(&direct, name.as_bytes()).await;
+
+        let (program, what) = lock_calls(version);
+        let on_its_way = between.cut_at_call(program, what);
+        let mut first = file.lock(ME, lock(0, 40, true), false);
+        assert!(first.as_mut().now_or_never().is_none());
+        soon(on_its_way).await;
+        between.go_on();
+        soon(becomes(&other, range(0, 40), Some(true))).await;
+        soon(file.lock(ME, lock(10, 20, false), false)).await.unwrap();
+        soon(file.unlock(ME, range(20, 30))).await.unwrap();
+        drop(first);
+        soon(becomes(&other, range(30, 40), None)).await;
+        assert_eq!(in_the_way(&other, range(0, 10)).await, None, "{version}");
+        assert_eq!(in_the_way(&other, range(10, 20)).await, Some(false), "{version}");
+        assert_eq!(in_the_way(&other, range(20, 30)).await, None, "{version}");
+        drop(file);
+        nfs.unmount().await;
+    }
+}
+
+/// The first lock of its owner: the client has not learned the owner's stateid.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_request_that_timed_out_leaves_no_lock() {
+    let served = &Served::start();
+    let times_out = |version| async move {
+        let losing = Losing::to(served.addr).await;
+        let port = losing.addr.port();
+        let options = format!("vers={version}&mountport={port}&soft&timeo=20&retrans=1");
+        let url = format!("nfs://{}/?{options}", losing.addr).parse().unwrap();
+        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+        let direct = served.mount("vers=4.2").await;
+        let (set, name) = (SetAttr::default(), format!("timed out {version}"));
+        let new = nfs.root().entry(name.as_bytes()).with(&set);
+        nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        let file = opened(&nfs, name.as_bytes()).await;
+        let other = opened(&direct, name.as_bytes()).await;
+
+        // Version 3 connects to the lock manager.
+        soon(file.lock(LockOwner(2), lock(100, 101, true), false)).await.unwrap();
+        let (program, what) = lock_calls(version);
+        losing.lose(program, what);
+        let closed = losing.closed().await;
+        let outcome = soon(file.lock(ME, lock(0, 10, true), false)).await;
+        assert_eq!(outcome, Err(weir_vfs::Error::TimedOut), "{version}");
+        assert!(losing.has_lost(), "{version}");
+        assert_eq!(in_the_way(&other, range(0, 10)).await, Some(true), "{version}: granted");
+        drop(closed);
+        soon(becomes(&other, range(0, 10), None)).await;
+        drop(file);
+        nfs.unmount().await;
+    };
+    futures_util::future::join_all(VERSIONS.map(times_out)).await;
+}
+
 /// A lock is released between the moment in which the client begins to reclaim, and its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_released_lock_is_not_reclaimed() {
@@ -121,7 +194,7 @@ async fn a_released_lock_is_not_reclaimed() {
     nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
     let file = opened(&nfs, b"file").await;
     file.lock(ME, lock(0, 10, true), false).await.unwrap();
-    file.lock(ME, lock(20, 30, true), false).await.unwrap();
+    file.lock(ME, lock(20, 40, true), false).await.unwrap();
 
     let reclaims = between.cut_at_call(nlm::PROGRAM, nlm::Procedure::Lock as u32);
     served.restart();
@@ -135,15 +208,14 @@ async fn a_released_lock_is_not_reclaimed() {
 
     let direct = served.mount("vers=4.2").await;
     let other = opened(&direct, b"file").await;
-    let reclaimed = async {
-        while in_the_way(&other, range(0, 10)).await.is_none() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    soon(reclaimed).await;
+    soon(becomes(&other, range(0, 10), Some(true))).await;
+    soon(becomes(&other, range(30, 40), Some(true))).await;
+    soon(becomes(&other, range(20, 30), None)).await;
     // One more request of the same file, behind what is left of the reclaim.
     file.lock(ME, lock(100, 101, true), false).await.unwrap();
-    assert_eq!(in_the_way(&other, range(20, 30)).await, None);
+    soon(becomes(&other, range(20, 30), None)).await;
+    assert_eq!(in_the_way(&other, range(0, 10)).await, Some(true));
+    assert_eq!(in_the_way(&other, range(30, 40)).await, Some(true));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

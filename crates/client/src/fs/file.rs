@@ -223,10 +223,11 @@ impl OpenFile for NfsFile {
         self.need(if lock.exclusive { Access::WRITE } else { Access::READ })?;
         let mut waiting =
             wait.then(|| locks::WaitingRequest::begin(Arc::clone(&self.opened), owner, lock));
+        let caller = Arc::new(());
         loop {
-            let opened = Arc::clone(&self.opened);
-            let granted =
-                self.mount.run(move |_| locks::request(opened, owner, lock, wait)).await?;
+            let (opened, caller) = (Arc::clone(&self.opened), Arc::downgrade(&caller));
+            let request = move |_| locks::request(opened, owner, lock, wait, caller);
+            let granted = self.mount.run(request).await?;
             match (granted, &mut waiting) {
                 (Some(granted), waiting) => {
                     granted.keep();

@@ -41,7 +41,7 @@ pub(super) struct Locks {
     counters: Arc<Counters>,
     files: Mutex<HashMap<Handle, FileLocks>>,
     looking: Mutex<bool>,
-    /// Shared by lock requests; exclusive while a reclaim releases what it should not have taken.
+    /// Shared by lock requests; exclusive while a reclaim settles what owners changed meanwhile.
     settling: tokio::sync::RwLock<()>,
     cookies: AtomicU64,
     pub(super) waiters: LockWaiters,
@@ -307,45 +307,61 @@ impl V3 {
     }
 
     async fn reclaim(&self) {
-        let mut unwanted = Vec::new();
+        let mut changed = Vec::new();
         for (handle, cred, owner, lock) in self.held() {
-            let held = || self.locks.held_in(&handle, owner, lock.range);
-            if held().is_empty() {
-                continue;
-            }
-            // Not in grace: the server did not restart, and the lock is still held, or was free.
-            let mut how = How { block: false, reclaim: true };
-            let mut status = self.request(&cred, &handle, owner, lock, how).await;
-            if matches!(status, Ok(status) if status != Status::Granted) {
-                how.reclaim = false;
-                status = self.request(&cred, &handle, owner, lock, how).await;
-            }
-            // Perhaps it was released before the request arrived.
-            if !lock.range.without(&held()).is_empty() {
-                let open = OpenContext { cred, handle: handle.clone(), state: None };
-                unwanted.push((open, owner, lock.range));
-            }
-            if !matches!(status, Ok(Status::Granted)) && !held().is_empty() {
-                tracing::warn!("{}: a lock could not be reclaimed: {status:?}", self.server);
-                if let Some(file) = self.locks.files.lock().get_mut(&handle) {
-                    file.lost = true;
+            let LockRange { start: mut from, end } = lock.range;
+            let held = |range| self.locks.held_in(&handle, owner, range);
+            // The owner may have released or replaced it since.
+            while from < end
+                && let Some(&part) = held(LockRange { start: from, end }).first()
+            {
+                from = part.range.end;
+                // Not in grace: the server did not restart, and the lock is still held, or was free.
+                let mut how = How { block: false, reclaim: true };
+                let mut status = self.request(&cred, &handle, owner, part, how).await;
+                if matches!(status, Ok(status) if status != Status::Granted) {
+                    how.reclaim = false;
+                    status = self.request(&cred, &handle, owner, part, how).await;
+                }
+                // Perhaps it was released or replaced before the request arrived.
+                if held(part.range) != [part] {
+                    let (cred, handle) = (Arc::clone(&cred), handle.clone());
+                    changed.push((OpenContext { cred, handle, state: None }, owner, part.range));
+                } else if !matches!(status, Ok(Status::Granted)) {
+                    self.lose(&handle, &status);
                 }
             }
         }
-        if !unwanted.is_empty()
+        if !changed.is_empty()
             && let Some(me) = self.me.upgrade()
         {
             // Not here: a server may refuse it until its grace period ends, and restart before.
-            tokio::spawn(async move { me.release_reclaimed(unwanted).await });
+            tokio::spawn(async move { me.settle_reclaimed(changed).await });
         }
     }
 
-    /// Releases what was reclaimed although its owner does not hold it any more.
-    async fn release_reclaimed(&self, unwanted: Vec<(OpenContext, OpenLockOwner, LockRange)>) {
-        // No request of the owner is on its way, whose lock this would release.
+    fn lose(&self, handle: &Handle, status: &Result<Status>) {
+        tracing::warn!("{}: a lock could not be reclaimed: {status:?}", self.server);
+        if let Some(file) = self.locks.files.lock().get_mut(handle) {
+            file.lost = true;
+        }
+    }
+
+    /// Restores at the server what owners hold in ranges that they changed during a reclaim.
+    async fn settle_reclaimed(&self, changed: Vec<(OpenContext, OpenLockOwner, LockRange)>) {
+        // No request of the owner is on its way, whose lock this would replace or release.
         let _alone = self.locks.settling.write().await;
-        for (open, owner, range) in unwanted {
-            for range in range.without(&self.locks.held_in(&open.handle, owner, range)) {
+        for (open, owner, range) in changed {
+            let held = |range| self.locks.held_in(&open.handle, owner, range);
+            for part in held(range) {
+                let how = How { block: false, reclaim: false };
+                let status = self.request(&open.cred, &open.handle, owner, part, how).await;
+                if !matches!(status, Ok(Status::Granted)) && !held(part.range).is_empty() {
+                    self.lose(&open.handle, &status);
+                }
+            }
+            // After that, because a part may have been released in the meantime.
+            for range in range.without(&held(range)) {
                 if let Err(error) = self.unlock_range(&open, owner, range).await {
                     tracing::debug!("{error}");
                 }
