@@ -62,7 +62,7 @@ struct Work {
 }
 
 impl Work {
-    /// What is dropped next of what nobody waits for.
+    /// What is dropped next, apart from `now`.
     fn next_of_rest(&mut self) -> Option<Passed> {
         if let Some(node) = self.soon.pop_front() {
             return Some(Passed::all(node));

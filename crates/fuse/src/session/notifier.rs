@@ -5,8 +5,8 @@
 //! connection on which requests are received would stay open, nothing would fail the READ for which the thread waits,
 //! and neither the process nor the program that reads would ever end. So the thread has a table of descriptors of its
 //! own (unshare(2), CLONE_FILES), and in it nothing but a second connection to the same mount (FUSE_DEV_IOC_CLONE):
-//! when the process ends, the first one is closed, and the requests that were received on it fail. Requests that nobody
-//! has received fail when a guard aborts the connection ([`Mountpoint::abort`](crate::Mountpoint::abort)), or when
+//! when the process ends, the first one is closed, and the requests that were received on it fail. Requests that were
+//! not received fail when a guard aborts the connection ([`Mountpoint::abort`](crate::Mountpoint::abort)), or when
 //! this thread ends.
 //!
 //! What runs there must use no descriptor: it must not log, and not wake tasks of a runtime.

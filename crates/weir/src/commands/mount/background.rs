@@ -127,7 +127,7 @@ pub(super) fn guard(guarded: &OsStr) -> Result<Ended> {
     let _ = std::io::stdin().read_to_end(&mut said);
     if said.first() != Some(&DISMISSED) {
         let mountpoint = Mountpoint::of(path, id);
-        // A thread of the process may wait for a request that nobody answers any more.
+        // A thread of the process may wait for a request that will have no answer.
         mountpoint.abort();
         let detached = mountpoint.detach();
         detached.asked(|| "detach the mount of a process that was killed".to_owned())?;
