@@ -315,28 +315,36 @@ impl Files {
         Totals { evicted: load(&self.evicted), unseen: load(&self.unseen) }
     }
 
+    /// Writes and drops the pages of a file; twice, if the kernel was still busy with some of them.
     fn finish(&self, tracked: &Tracked) {
+        if !self.write_and_drop(tracked) {
+            self.write_and_drop(tracked);
+        }
+    }
+
+    fn write_and_drop(&self, tracked: &Tracked) -> bool {
         if tracked.writes.load(Ordering::Relaxed)
             && let Err(error) = write_out(&tracked.file)
         {
             // The program that wrote them gets the error by its own fsync.
             tracing::warn!(%error, "cannot write a file's pages, so they stay in the cache");
         }
-        self.drop_new(tracked);
+        self.drop_new(tracked)
     }
 
-    /// Drops the clean pages of a file that were not cached before.
-    fn drop_new(&self, tracked: &Tracked) {
-        let Ok(metadata) = tracked.file.metadata() else { return };
+    /// Drops the clean pages of a file that were not cached before. Returns whether none is left.
+    fn drop_new(&self, tracked: &Tracked) -> bool {
+        let Ok(metadata) = tracked.file.metadata() else { return true };
         let new = tracked.new_bytes(metadata.len());
         if new == 0 {
-            return;
+            return true;
         }
         for gap in tracked.before.gaps() {
             drop_range(&tracked.file, gap.0, gap.1);
         }
         let left = tracked.new_bytes(metadata.len());
         self.evicted.fetch_add(new.saturating_sub(left), Ordering::Relaxed);
+        left == 0
     }
 }
 
