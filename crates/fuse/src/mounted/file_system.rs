@@ -71,7 +71,7 @@ impl Default for Settings {
 pub(crate) struct Mounted {
     pub(super) fs: CachedFs,
     pub(super) settings: Settings,
-    pub(super) device: Arc<Device>,
+    device: Arc<Device>,
     pub(super) nodes: Nodes,
     callers: Callers,
     pub(super) files: Slab<Arc<OpenFile>>,

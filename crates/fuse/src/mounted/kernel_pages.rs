@@ -22,6 +22,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use tokio::sync::oneshot;
+use weir_base::PAGE_SIZE;
 
 /// Ranges beyond which they are dropped, however short they are.
 const MOST_RANGES: usize = 1 << 16;
@@ -30,7 +31,7 @@ const LONGEST: u64 = 1 << 20;
 /// Most dropped ranges that are remembered.
 const MOST_DROPPED: usize = 1 << 12;
 /// The kernel's pages.
-const PAGE: u64 = 4096;
+const PAGE: u64 = PAGE_SIZE as u64;
 
 /// The pages that the kernel keeps for a mount.
 #[derive(Debug)]
