@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::protocol::{Handle, NewEntry, Node, Protocol, Special};
 use crate::retried;
 use std::sync::atomic::Ordering::Relaxed;
+use weir_nfs::v4::attr::{MODE_UMASK, ModeUmask};
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::open::{Claim, CreateHow, CreateVerifier, How};
 use weir_nfs::v4::types::{FileType, SpecData, StateId};
@@ -25,12 +26,12 @@ impl V4 {
         exclusive: bool,
     ) -> Result<Node> {
         let how = match (exclusive, self.has_sessions()) {
-            (false, _) => CreateHow::Guarded(set_attrs(entry.set).into()),
+            (false, _) => CreateHow::Guarded(self.attrs_of_new(entry.set).into()),
             (true, false) => CreateHow::Exclusive(retried::verifier()),
             (true, true) => {
                 let mode =
                     SetAttr { mode: entry.set.mode, umask: entry.set.umask, ..SetAttr::default() };
-                let (verifier, attrs) = (retried::verifier(), set_attrs(&mode).into());
+                let (verifier, attrs) = (retried::verifier(), self.attrs_of_new(&mode).into());
                 CreateHow::Exclusive41(CreateVerifier { verifier, attrs })
             }
         };
@@ -44,9 +45,35 @@ impl V4 {
             }
         };
         if exclusive {
+            // The mode that the server has derived from the umask and the directory's default list stays.
+            let has_mode = self.sends_umask(entry.set);
+            let rest = SetAttr { mode: entry.set.mode.filter(|_| !has_mode), ..entry.set.clone() };
+            let entry = NewEntry { set: &rest, ..entry };
             node.attr = retried::complete(self, cred, &entry, &node).await?;
         }
         Ok(node)
+    }
+
+    /// The attributes of a new file. Where the server takes the umask along with the mode (RFC 8275), it applies the
+    /// umask only in a directory without a default access control list; elsewhere it is applied here.
+    fn attrs_of_new(&self, set: &SetAttr) -> Attrs {
+        let mut attrs = set_attrs(set);
+        if self.sends_umask(set)
+            && let (Some(mode), Some(umask)) = (set.mode, set.umask)
+        {
+            attrs.mode = None;
+            attrs.mode_umask = Some(ModeUmask { mode, umask: umask & 0o777 });
+        }
+        attrs
+    }
+
+    /// Whether a new file's umask is the server's to apply.
+    fn sends_umask(&self, set: &SetAttr) -> bool {
+        let supported = self.about().and_then(|about| about.supported).unwrap_or_default();
+        self.minor >= 2
+            && set.mode.is_some()
+            && set.umask.is_some()
+            && supported.contains(MODE_UMASK)
     }
 
     async fn create_with_session(
@@ -105,8 +132,11 @@ impl V4 {
             Special::File(SpecialFile::Socket) => Kind::Socket,
             Special::File(SpecialFile::Fifo) => Kind::Fifo,
         };
-        let args =
-            op::create::Args { kind, name: entry.name.into(), attrs: set_attrs(entry.set).into() };
+        let args = op::create::Args {
+            kind,
+            name: entry.name.into(),
+            attrs: self.attrs_of_new(entry.set).into(),
+        };
         let ops = node_ops(vec![putfh(entry.dir), Op::Create(args)]);
         let answer = self.exchange(cred, "CREATE", &ops, None).await?;
         if answer.status == Err(Nfs4Error::Exist)

@@ -27,7 +27,7 @@ use weir_vfs::{
 };
 
 impl V4 {
-    fn about(&self) -> Option<&ServerLimits> {
+    pub(super) fn about(&self) -> Option<&ServerLimits> {
         self.about.get()
     }
 
