@@ -18,6 +18,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod guard;
 mod mounted;
 mod mountpoint;
 pub mod namespace;

@@ -50,6 +50,8 @@ use zerocopy::IntoBytes;
 pub(crate) const MOST_BYTES: usize = 1 << 20;
 /// Room for the arguments of a WRITE in front of its data.
 const ARGUMENT_BYTES: usize = 4096;
+/// Most bytes of a request.
+pub(crate) const MOST_REQUEST_BYTES: usize = MOST_BYTES + ARGUMENT_BYTES;
 /// Buffers for WRITEs that wait.
 const SPARE_BUFFERS: usize = 32;
 /// Requests in progress at a time.
@@ -96,7 +98,7 @@ impl Session {
     ) -> io::Result<Self> {
         let device = Arc::new(Device::new(device));
         let threads = threads.max(2);
-        let buffers = Buffers::new(MOST_BYTES + ARGUMENT_BYTES, threads + SPARE_BUFFERS);
+        let buffers = Buffers::new(MOST_REQUEST_BYTES, threads + SPARE_BUFFERS);
         negotiate(&device, &mut buffers.take(), &fs, &settings)?;
         let mounted = Arc::new(Mounted::new(fs, settings, Arc::clone(&device), observer)?);
         let receiver = Receiver {

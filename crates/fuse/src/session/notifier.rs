@@ -6,8 +6,7 @@
 //! and neither the process nor the program that reads would ever end. So the thread has a table of descriptors of its
 //! own (unshare(2), CLONE_FILES), and in it nothing but a second connection to the same mount (FUSE_DEV_IOC_CLONE):
 //! when the process ends, the first one is closed, and the requests that were received on it fail. Requests that were
-//! not received fail when a guard aborts the connection ([`Mountpoint::abort`](crate::Mountpoint::abort)), or when
-//! this thread ends.
+//! not received fail when a guard answers them ([`crate::guard`]), or when this thread ends.
 //!
 //! What runs there must use no descriptor: it must not log, and not wake tasks of a runtime.
 //!
@@ -70,7 +69,10 @@ fn connection(number: RawFd) -> io::Result<OwnedFd> {
 }
 
 /// A second connection to the same mount.
-fn clone_of(first: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+///
+/// # Errors
+/// This user may not open the device, or `first` is none.
+pub(crate) fn clone_of(first: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let own = device::open()?;
     let number = first.as_raw_fd().cast_unsigned();
     // SAFETY: the kernel reads a number of 32 bits.

@@ -25,6 +25,7 @@ pub(crate) mod du;
 pub(crate) mod evict;
 pub(crate) mod exports;
 pub(crate) mod find;
+mod guard;
 mod in_memory;
 pub(crate) mod ln;
 pub(crate) mod lock;

@@ -1,7 +1,7 @@
 //! `weir mount`: resolves the arguments, and runs the mount here or in the background.
 //!
 //! - `source`: the store. `running`: the mount from its start to its end. `control`: its answers to
-//!   `weir status`. `background`: the process that stays behind, and the one that cleans up after a kill.
+//!   `weir status`. `background`: the process that stays behind.
 
 mod background;
 mod control;
@@ -9,6 +9,7 @@ mod running;
 mod source;
 
 use crate::arguments::{MountArgs, location};
+use crate::commands::guard::{self, GuardArgs};
 use crate::ended::Ended;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -76,9 +77,9 @@ pub(crate) struct Args {
     /// Run as the process in the background
     #[arg(long, hide = true)]
     announce: bool,
-    /// Detach mount NUMBER from PATH when standard input ends
-    #[arg(long, hide = true, value_name = "NUMBER:PATH", conflicts_with_all = ["source", "dir"])]
-    guard: Option<std::ffi::OsString>,
+    /// Guard the mounts of PROCESS; the number of the descriptor to that process
+    #[arg(long, hide = true, value_name = "NUMBER:PROCESS", conflicts_with_all = ["source", "dir"])]
+    guard: Option<GuardArgs>,
 }
 
 /// Which cache keeps data.
@@ -115,8 +116,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
-    if let Some(guarded) = &args.guard {
-        return background::guard(guarded);
+    if let Some(guarded) = args.guard {
+        return guard::run(guarded);
     }
     let (Some(source), Some(dir)) = (args.source.clone(), args.dir.clone()) else {
         return Err(Failure::new("mount", "SOURCE and DIR are needed"));

@@ -6,6 +6,7 @@
 
 use super::source::{self, Source};
 use super::{Args, background, control};
+use crate::commands::guard::Guard;
 use crate::commands::runtime;
 use crate::commands::stop_signals::StopSignals;
 use crate::ended::Ended;
@@ -71,7 +72,8 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
         }
     };
     let mountpoint = mountpoint.as_ref();
-    let mut guard = mountpoint.map(background::Guard::start);
+    let guard = Guard::start();
+    guard.add(&device, mountpoint);
     let settings = Settings {
         keeper: args.cache.into(),
         uncached: args.uncached,
@@ -104,9 +106,7 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
         () = signals.any() => true,
     };
     let ended = end(&fs, mountpoint.filter(|_| interrupted), signals).await;
-    if let Some(guard) = &mut guard {
-        guard.dismiss();
-    }
+    guard.dismiss();
     ended.asked(|| format!("write out the data of {}", place.display()))?;
     Ok(Ended::Done)
 }

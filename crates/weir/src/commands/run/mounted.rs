@@ -6,6 +6,7 @@ use super::child::{Signals, start};
 use super::options::{Args, Engine};
 use super::report::Ran;
 use super::report::{Watch, Work};
+use crate::commands::guard::Guard;
 use crate::commands::{LAST_CALLS, runtime};
 use crate::ended::Ended;
 use crate::output::complain;
@@ -69,6 +70,8 @@ struct Served {
     settings: Settings,
     watch: Option<Arc<Watch>>,
     sessions: Vec<(CachedFs, Session)>,
+    /// Runs as soon as there is a session.
+    guard: Option<Guard>,
 }
 
 async fn serve(
@@ -92,7 +95,7 @@ async fn serve(
     let mut signals = Signals::new()?;
     let stage = stage.map(|Stage(dir)| dir.as_path());
     let (mut child, peer) = start(args, Engine::Mount, paths, stage)?;
-    let mut served = Served { cache, settings, watch, sessions: Vec::new() };
+    let mut served = Served { cache, settings, watch, sessions: Vec::new(), guard: None };
     // It ends when the command runs, or when the process inside has failed.
     let served = tokio::task::spawn_blocking(move || {
         loop {
@@ -140,6 +143,8 @@ impl Served {
             self.watch.clone().map(|watch| -> Arc<dyn Observer> { watch.of(store.clone()) });
         let fs = self.cache.mount(store);
         let threads = std::thread::available_parallelism().map_or(4, |n| n.get().clamp(4, 8));
+        // The mount is in the namespace of the command, and goes with it.
+        self.guard.get_or_insert_with(Guard::start).add(&connection, None);
         let session = Session::observed(
             connection,
             fs.clone(),
@@ -163,6 +168,9 @@ impl Served {
                 moved.1 += done.written_bytes;
             }
             written = written.and(fs.unmount().await);
+        }
+        if let Some(guard) = self.guard {
+            guard.dismiss();
         }
         (written, moved)
     }
