@@ -9,7 +9,7 @@ use crate::commands::{
     touch, tree, truncate, warm,
 };
 use crate::ended::Ended;
-use crate::output::complain;
+use crate::output::{complain, end_output};
 use crate::system_log::Messages;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -66,6 +66,13 @@ enum Command {
     Man(man::Args),
 }
 
+impl Command {
+    /// Whether standard output is this command's own, and not that of a program that it runs, or of a service.
+    fn prints(&self) -> bool {
+        !matches!(self, Self::Serve(_) | Self::Mount(_) | Self::Run(_) | Self::Lock(_))
+    }
+}
+
 /// Parses the command line, runs the command, and reports its failure.
 pub(crate) fn main() -> ExitCode {
     let command = Cli::parse_from(find::spelled(
@@ -78,7 +85,11 @@ pub(crate) fn main() -> ExitCode {
         // Warnings carry the server's answer, which the final error may not.
         _ => "warn",
     };
-    let ended = log_messages(log).and_then(|()| run(command));
+    let prints = command.prints();
+    let ended = log_messages(log).and_then(|()| run(command)).and_then(|ended| match ended {
+        Ended::Done if prints => end_output().map(|()| ended),
+        _ => Ok(ended),
+    });
     match ended {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Failed) => ExitCode::FAILURE,

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 mod arguments;
 mod cli;
+mod closing;
 mod colours;
 mod commands;
 mod config;

@@ -1,5 +1,6 @@
 //! Formats attributes, names, times and sizes as text and as JSON.
 
+use crate::closing::close;
 use crate::ended::Ended;
 use crate::system_log::Messages;
 use jiff::Timestamp;
@@ -8,6 +9,7 @@ use serde::{Serialize, Serializer};
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 use std::fmt;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::time::SystemTime;
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::text::kind_name;
@@ -187,6 +189,20 @@ fn print_while_open(bytes: &[u8]) -> Result<bool> {
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => written.map(|()| true).asked(|| "write to standard output".into()),
+    }
+}
+
+/// Has the file system of standard output report what it could not write: NFS and FUSE may do so only when a
+/// descriptor is closed.
+pub(crate) fn end_output() -> Result<()> {
+    let end = || {
+        let mut out = io::stdout().lock();
+        out.flush()?;
+        close(out.as_fd().try_clone_to_owned()?)
+    };
+    match end() {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        ended => ended.asked(|| "write to standard output".into()),
     }
 }
 

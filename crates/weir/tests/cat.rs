@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{blocks, fail, run, same, scratch, sparse, weir};
+use common::mount::{Mount, source};
+use common::{Server, blocks, fail, run, same, scratch, sparse, text, weir};
 use std::fs::{self, File, OpenOptions};
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::process::{Command, Stdio};
 
 #[test]
@@ -90,4 +91,31 @@ fn unreadable_files_are_reported() {
     assert_eq!(full.status.code(), Some(1));
     let says = String::from_utf8_lossy(&full.stderr);
     assert!(says.contains("cannot write to standard output: no space left"), "{says}");
+}
+
+/// A mount keeps what is written until the file is closed; its server may not let files grow that far.
+#[test]
+fn a_loss_that_the_close_of_the_output_reports_is_a_failure() {
+    let (near, source) = source();
+    fs::write(source.join("file"), [7; 4096]).unwrap();
+    let export = near.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let mut command = Command::new("sh");
+    // 8 or 16 MiB: the server's own files are smaller.
+    let limited = "trap '' XFSZ; ulimit -f 16384; exec \"$0\" \"$@\"";
+    command.args(["-c", limited, env!("CARGO_BIN_EXE_weir"), "serve", "--json", "--log", "error"]);
+    command.args(["--bind", "127.0.0.1:0", "--squash", "none", "--state-dir"]);
+    command.arg(export.with_extension("state")).arg(&export);
+    let server = Server::spawn(command);
+    let url = server.url("", "vers=4.2");
+    let Some(mount) = Mount::start(near.path(), "mnt", &[], &url) else { return };
+    let file = source.join("file");
+    for args in [["cat".as_ref(), file.as_os_str()], ["ls".as_ref(), source.as_os_str()]] {
+        let mut output = File::create(mount.path("output")).unwrap();
+        output.seek(SeekFrom::Start(64 << 20)).unwrap();
+        let wrote = weir(args).stdout(output).output().unwrap();
+        assert_eq!(wrote.status.code(), Some(1), "{args:?}");
+        let says = text(&wrote);
+        assert!(says.contains("cannot write to standard output"), "{args:?}: {says}");
+    }
 }

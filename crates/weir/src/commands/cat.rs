@@ -2,6 +2,7 @@
 
 use super::with_mounts;
 use crate::arguments::{MountArgs, location};
+use crate::closing::close;
 use crate::ended::Ended;
 use crate::output::complain;
 use rustix::fs::{FileType, OFlags, SeekFrom};
@@ -237,7 +238,7 @@ impl Out {
         Ok(())
     }
 
-    /// Settles, and extends a file that ends in a hole to its length.
+    /// Settles, extends a file that ends in a hole to its length, and closes it.
     fn finish(mut self) -> io::Result<()> {
         self.settle()?;
         if self.sparse {
@@ -246,6 +247,6 @@ impl Out {
                 self.file.set_len(here)?;
             }
         }
-        Ok(())
+        close(self.file)
     }
 }
