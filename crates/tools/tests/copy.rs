@@ -9,7 +9,7 @@ use weir_tools::copy::{Copier, Options, Overwrite, Reflink, Summary};
 use weir_tools::mounts::Place;
 use weir_tools::origin::Origin;
 use weir_vfs::{
-    Access, Attr, Caller, CreateMode, EntryName, Error, FileId, FileKind, FileSystem,
+    Access, Attr, Caller, CreateMode, Created, EntryName, Error, FileId, FileKind, FileSystem,
     FileSystemDecorator, IoFlags, NewFile, OpenFile, OpenFileDecorator, Result, SetAttr,
     SpecialFile, Unnamed, XattrMode,
 };
@@ -389,4 +389,56 @@ async fn data_that_is_copied_in_place_is_durable_before_the_file_has_its_time() 
     let first = calls.iter().position(|call| *call == "times").unwrap();
     assert!(first < last && calls[first..last].contains(&"sync"), "{calls:?}");
     assert_eq!(calls.last(), Some(&"sync"), "{calls:?}");
+}
+
+/// A store that sets no sizes, and says that it did.
+struct KeepsSizes(Arc<MemoryFs>);
+
+struct KeepsSize(Arc<dyn OpenFile>);
+
+#[async_trait]
+impl FileSystemDecorator for KeepsSizes {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    async fn create_open(
+        &self,
+        caller: &Caller,
+        new: NewFile<'_>,
+        mode: CreateMode,
+    ) -> Result<(Created, Option<Arc<dyn OpenFile>>)> {
+        Ok((self.0.create(caller, new, mode).await?, None))
+    }
+
+    async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
+        Ok(Arc::new(KeepsSize(self.0.open(caller, id, access).await?)))
+    }
+}
+
+#[async_trait]
+impl OpenFileDecorator for KeepsSize {
+    fn below(&self) -> &dyn OpenFile {
+        &*self.0
+    }
+
+    async fn set_size(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The checksums of both are the same: zeros do not count.
+#[tokio::test]
+async fn a_checksum_notices_that_zeros_at_the_end_are_missing() {
+    let cache = Cache::new(Config::default()).unwrap();
+    let from = cache.mount(MemoryFs::new());
+    let id = write(&from, "file", &[7; 4096]).await;
+    let file = from.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap();
+    file.truncate_async(1 << 20).await.unwrap();
+    let to = cache.mount(Arc::new(KeepsSizes(MemoryFs::new())));
+    let options = Options { checksum: true, ..Options::default() };
+    let said = copy(&from, &to, "file", options).await;
+    let missing = "4096 bytes are stored where 1048576 were written";
+    assert!(said.failures.iter().any(|failure| failure.contains(missing)), "{said:?}");
+    assert_eq!(said.verified_bytes, 0);
 }

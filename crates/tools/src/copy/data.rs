@@ -4,6 +4,7 @@ use super::copier::{CHUNK_BYTES, Copier, add};
 use super::digest::Digest;
 use super::offload;
 use super::options::Sparse;
+use super::source;
 use super::temporary::Temporary;
 use super::zeros;
 use crate::failure::{Asked, Failure, Result};
@@ -55,7 +56,10 @@ pub(crate) async fn copy(copier: &Copier, pair: &Pair<'_>, source: &Attr) -> Res
     copier.progress.copied(start);
     let digest = match copier.options.checksum {
         // The comparison includes the data that an earlier run copied.
-        true => Some(digest_of(copier, pair.from, 0..start, || read_asked(pair)).await?),
+        true => {
+            let digest = digest_of(copier, pair.from, 0..start, || read_asked(pair)).await?;
+            Some(digest.ok_or_else(|| source::changed(pair.from_shown))?)
+        }
         false => None,
     };
     let start = offload::copy(copier, pair, source, start).await?;
@@ -222,23 +226,28 @@ async fn verify(copier: &Copier, to: Target<'_>, size: u64, expected: Digest) ->
     let asked = || format!("read back {}", to.shown);
     to.file.sync_async(true).await.asked(asked)?;
     to.file.advise(0, size, Advice::DontNeed).asked(asked)?;
-    let digest = digest_of(copier, to.file, 0..size, asked).await?;
-    if digest != expected {
-        let failed = "the stored data differs from the written data";
-        let advice = "its storage or the way to it corrupts data; trust neither";
-        return Err(Failure::new(format!("copy to {}", to.shown), failed).advice(advice));
-    }
-    add(&copier.tally.verified_bytes, size);
-    Ok(())
+    // A digest does not count zeros, so it cannot tell whether those at the end are there.
+    let stored = to.file.stored().getattr().await.asked(asked)?.size;
+    let failed = match digest_of(copier, to.file, 0..size, asked).await? {
+        _ if stored != size => format!("{stored} bytes are stored where {size} were written"),
+        Some(digest) if digest == expected => {
+            add(&copier.tally.verified_bytes, size);
+            return Ok(());
+        }
+        Some(_) => "the stored data differs from the written data".to_owned(),
+        None => format!("less is stored than the {size} bytes that were written"),
+    };
+    let advice = "its storage or the way to it corrupts data; trust neither";
+    Err(Failure::new(format!("copy to {}", to.shown), failed).advice(advice))
 }
 
-/// The digest of a range of a file that begins at a page boundary.
+/// The digest of a range of a file that begins at a page boundary; `None` if the file ends before the range does.
 async fn digest_of(
     copier: &Copier,
     file: &File,
     range: Range<u64>,
     asked: impl Fn() -> String,
-) -> Result<Digest> {
+) -> Result<Option<Digest>> {
     let mut digest = Digest::default();
     let mut at = range.start;
     while at < range.end {
@@ -260,10 +269,10 @@ async fn digest_of(
             }
         }
         if at == before {
-            break;
+            return Ok(None);
         }
     }
-    Ok(digest)
+    Ok(Some(digest))
 }
 
 async fn read<'a>(
