@@ -6,10 +6,10 @@ use common::{give_to_ordinary_user, scratch, text, weir, within};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
@@ -264,5 +264,62 @@ fn where_it_cannot_work_it_says_so() {
         // Namespaces are not allowed at all, or their number cannot be limited.
         Some(1 | 77) => weir_skip::skip("namespaces cannot be limited here"),
         code => assert_eq!(code, Some(0), "{}", text(&output)),
+    }
+}
+
+/// A thread of the killed process may wait in the kernel for a page that another program reads; then only the guard
+/// ends that read.
+#[test]
+fn a_command_whose_files_are_served_no_more_gets_errors() {
+    if !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let dir = dir.path().canonicalize().unwrap();
+    fs::write(dir.join("file"), vec![7; 24 * MIB]).unwrap();
+    // Each reads what others have made the kernel drop, until a read fails.
+    let read =
+        |at| format!("while tail -c +{at} file > /dev/null; do echo read; done 2> /dev/null & ");
+    let script: String = (0..24).map(|n| read(n * MIB)).collect();
+    let script = format!("{script} wait");
+    for _ in 0..3 {
+        let mut command = weir(["run", "--engine", "mount", "--budget", "16M", "--path", "."]);
+        command.args(["sh", "-c", &script]).current_dir(&dir).stdout(Stdio::piped());
+        let mut outside = command.spawn().unwrap();
+        let mut said = BufReader::new(outside.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line, "read\n");
+        // Standard output ends when all of them have.
+        let (send, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || send.send(said.read_to_end(&mut Vec::new())));
+        stop_while_a_thread_waits(&outside);
+        outside.kill().unwrap();
+        ended.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
+        within(Duration::from_secs(20), || outside.try_wait().unwrap());
+    }
+}
+
+/// Stops a process, if possible while one of its threads waits in the kernel, as one in a few dozen times.
+fn stop_while_a_thread_waits(process: &Child) {
+    let pid = Pid::from_child(process);
+    let states = || -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", process.id())).unwrap();
+        let stat = |task: fs::DirEntry| fs::read_to_string(task.path().join("stat")).ok();
+        // pid (name) state ...
+        let state = |stat: String| stat.rsplit_once(") ").map(|(_, rest)| rest[..1].to_owned());
+        tasks.flatten().filter_map(stat).filter_map(state).collect()
+    };
+    for _ in 0..100 {
+        kill_process(pid, Signal::STOP).unwrap();
+        let states = within(Duration::from_secs(20), || {
+            Some(states())
+                .filter(|states| states.iter().all(|state| ["T", "D"].contains(&&**state)))
+        });
+        if states.iter().any(|state| state == "D") {
+            return;
+        }
+        kill_process(pid, Signal::CONT).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -12,8 +12,9 @@
 //!    next change, before that change is made, or when the server stops. So at a kill, no name of a
 //!    change without a written outcome has been removed, renamed or linked since, and the next run
 //!    reads the outcome from the file system ([`Change::find_made`]). This needs the server to be the only
-//!    program that changes these names between the change and the restart. The handlers hold the
-//!    directory's lock from the beginning to the end of a change; opens that create files hold it,
+//!    program that changes these names between the change and the restart; but a file counts as created only if
+//!    it was born when the creation began, so that one that another program makes later is not taken for it. The
+//!    handlers hold the directory's lock from the beginning to the end of a change; opens that create files hold it,
 //!    too.
 //! 3. The next run resolves such changes before it serves requests. When a request is sent again, a
 //!    handler skips a change that was made, makes it durable, and reports success; it executes the
@@ -42,7 +43,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::OnceCell;
 use tracing::warn;
 use weir_pagecache::CachedFs;
-use weir_vfs::Caller;
+use weir_vfs::{Attr, Caller};
 use weir_xdr::{Opaque, xdr_struct};
 
 /// How long a change counts. By then a client has given up retransmitting.
@@ -50,6 +51,11 @@ const MAX_AGE: Duration = Duration::from_secs(300);
 /// How long a start waits for the outcomes of changes, for all file systems together. Those that are
 /// still unknown then count as not made.
 const MAX_WAIT: Duration = Duration::from_secs(2);
+/// How long before the record of its creation a file may be born: the clock of file systems advances in steps.
+const CLOCK_STEP: Duration = Duration::from_millis(20);
+/// How long after the record of its creation a file may be born. If a store takes longer, and the server is killed
+/// before the outcome is written, the repetition fails.
+const BORN_WITHIN: Duration = Duration::from_secs(2);
 
 /// Identifies a request: a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +128,7 @@ struct Writer {
 /// The changes of earlier runs.
 #[derive(Debug, Default)]
 struct Earlier {
-    /// With the times of the changes, in seconds since 1970.
+    /// With the times of the changes, in nanoseconds since 1970.
     made: HashMap<ChangeKey, (MadeBefore, u64)>,
     /// Without an outcome.
     unresolved: HashMap<ChangeKey, (Change, u64)>,
@@ -195,7 +201,7 @@ impl RetryJournal {
         let unresolved = std::mem::take(&mut self.earlier.lock().unresolved);
         let deadline = tokio::time::Instant::now() + MAX_WAIT;
         for (key, (change, since)) in unresolved {
-            let found = tokio::time::timeout_at(deadline, change.find_made(exports)).await;
+            let found = tokio::time::timeout_at(deadline, change.find_made(exports, since)).await;
             // After an error, the request is executed again.
             let file = found.unwrap_or(Ok(None)).unwrap_or(None);
             let event = match file {
@@ -307,7 +313,7 @@ impl Writer {
 
 impl Record {
     fn now(key: ChangeKey, event: Event) -> Self {
-        Self { key, since: unix_seconds(), event }
+        Self { key, since: unix_nanos(), event }
     }
 }
 
@@ -338,13 +344,19 @@ impl NameChange<'_> {
 }
 
 impl Change {
-    /// The file that was changed, if the names are as after the change.
-    async fn find_made(&self, exports: &ExportTable) -> weir_vfs::Result<Option<Node>> {
+    /// The file that was changed, if the names are as after the change, which began at `since`.
+    async fn find_made(&self, exports: &ExportTable, since: u64) -> weir_vfs::Result<Option<Node>> {
         let Some(any) = self.new.as_ref().or(self.gone.as_ref()) else { return Ok(None) };
         let Ok(export) = exports.get(any.dir.export) else { return Ok(None) };
         let (fs, mut file) = (export.fs(), self.file);
         if let Some(new) = &self.new {
-            let Some(found) = new.file(fs).await? else { return Ok(None) };
+            let Some(found) = new.find(fs).await? else { return Ok(None) };
+            // Another machine's clock says nothing.
+            let born = found.btime.filter(|_| fs.store().names_change_here());
+            if file.is_none() && !may_be_born_of(since, born) {
+                return Ok(None);
+            }
+            let found = Node { id: found.id, ..new.dir };
             if *file.get_or_insert(found) != found {
                 return Ok(None);
             }
@@ -366,22 +378,39 @@ impl Entry {
 
     /// The file with this name, if it exists.
     async fn file(&self, fs: &CachedFs) -> weir_vfs::Result<Option<Node>> {
+        Ok(self.find(fs).await?.map(|found| Node { id: found.id, ..self.dir }))
+    }
+
+    /// The attributes of the file with this name, if it exists.
+    async fn find(&self, fs: &CachedFs) -> weir_vfs::Result<Option<Attr>> {
         match fs.lookup(&Caller::Own, self.dir.id.entry(&self.name)).await {
-            Ok(found) => Ok(Some(Node { id: found.id, ..self.dir })),
+            Ok(found) => Ok(Some(found)),
             Err(weir_vfs::Error::NotFound) => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Whether a change of this time (in seconds since 1970) is recent enough. One of the future is from
+/// Whether a change of this time (in nanoseconds since 1970) is recent enough. One of the future is from
 /// before the clock was set back.
 fn counts(since: u64) -> bool {
-    unix_seconds().checked_sub(since).is_some_and(|age| age <= MAX_AGE.as_secs())
+    unix_nanos().checked_sub(since).is_some_and(|age| Duration::from_nanos(age) <= MAX_AGE)
 }
 
-fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+/// Whether a file of this time of birth may have been created by a change that began at `since` (in nanoseconds since
+/// 1970). One whose birth is unknown may.
+fn may_be_born_of(since: u64, born: Option<SystemTime>) -> bool {
+    let Some(born) = born else { return true };
+    let begun = UNIX_EPOCH + Duration::from_nanos(since);
+    match born.duration_since(begun) {
+        Ok(after) => after <= BORN_WITHIN,
+        Err(before) => before.duration() <= CLOCK_STEP,
+    }
+}
+
+fn unix_nanos() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -589,11 +618,42 @@ mod tests {
         assert_eq!(f.next_run().await.made_before(key(0)), None);
     }
 
+    /// The client would take it for its own: with a file that is a lock, two would hold it.
+    #[tokio::test]
+    async fn a_file_that_another_program_makes_after_a_kill_is_not_taken_for_the_created_one() {
+        let f = fixture();
+        let journal = f.next_run().await;
+        for (number, seconds) in (0..).zip([0, 10]) {
+            let since = unix_nanos() - Duration::from_secs(seconds).as_nanos() as u64;
+            let change = Change { file: None, gone: None, new: Entry::of(f.root(), b"new") };
+            let begun = Record { key: key(number), since, event: Event::Begun(change) };
+            journal.writer.lock().append(Some(begun));
+        }
+        let new = f.mkdir(b"new").await;
+        let journal = f.next_run().await;
+        let made = [0, 1].map(|number| journal.made_before(key(number)));
+        assert_eq!(made, [Some(MadeBefore { file: Some(new), complete: false }), None]);
+    }
+
+    #[test]
+    fn a_created_file_is_born_when_its_creation_begins() {
+        let now = SystemTime::now();
+        let since = now.duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+        let ms = Duration::from_millis;
+        for born in [Some(now - ms(10)), Some(now), Some(now + ms(1500)), None] {
+            assert!(may_be_born_of(since, born), "{born:?}");
+        }
+        for born in [now - ms(500), now + ms(2500)] {
+            assert!(!may_be_born_of(since, Some(born)), "{born:?}");
+        }
+    }
+
     #[test]
     fn changes_count_for_five_minutes_and_not_before_the_clock_was_set_back() {
-        let now = unix_seconds();
-        assert!(counts(now) && counts(now - 290));
-        assert!(!counts(now - 310) && !counts(now + 100));
+        let now = unix_nanos();
+        let seconds = |seconds| Duration::from_secs(seconds).as_nanos() as u64;
+        assert!(counts(now) && counts(now - seconds(290)));
+        assert!(!counts(now - seconds(310)) && !counts(now + seconds(100)));
     }
 
     #[tokio::test]
