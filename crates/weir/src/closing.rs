@@ -6,8 +6,8 @@
 use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd};
 
-/// Closes a descriptor. NFS and FUSE may write data only now, and report its loss here alone, to the first duplicate that
-/// is closed. Source: close(2), "Dealing with error returns from close()".
+/// Closes a descriptor. NFS and FUSE may write data only now, and report its loss here alone, to the first duplicate
+/// that is closed. Source: close(2), "Dealing with error returns from close()".
 ///
 /// # Errors
 /// Those of close(2); the descriptor is closed all the same.
