@@ -37,7 +37,7 @@ fn cut(fs: &str, cuts: u64, options: &[&str]) -> Option<(bool, String)> {
     let mut args = vec![weir().to_str().unwrap(), env!("CARGO_BIN_EXE_power-cut"), fs];
     args.extend([&*cuts, &*operations, &*seed]);
     args.extend(options);
-    let mut with = vec!["--mem", "1500", "--timeout", "3000"];
+    let mut with = vec!["--mem", "1500", "--timeout", "900"];
     disks.iter().for_each(|disk| with.extend(["--disk", disk]));
     Some(guest.try_alone(&with, "power-cut.sh", &args))
 }
