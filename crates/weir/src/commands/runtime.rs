@@ -1,10 +1,11 @@
 //! The runtime of a command.
 //!
-//! One thread of a tokio runtime waits for sockets and timers. When an event comes, the thread executes the task that it
-//! wakes, and no other thread waits meanwhile, unless there is work for it, too. A local store makes its metadata calls
-//! on the thread that asks. So a single call that a slow or dead disk holds up could stop all connections. A thread
-//! of its own, `weir-attend`, prevents that: it looks at the runtime's threads, and where one has not come to an end for a
-//! while, it gives the runtime a task that does nothing. The thread that executes it waits for sockets afterwards.
+//! One thread of a tokio runtime waits for sockets and timers. When an event comes, the thread executes the task
+//! that the event wakes, and no other thread waits meanwhile, unless there is work for it, too. A local store makes its
+//! metadata calls on the calling thread. So a single call that a slow or dead disk holds up could stop all
+//! connections. A thread of its own, `weir-attend`, prevents that: it looks at the runtime's threads, and when one has
+//! not slept for a while, it gives the runtime a task that does nothing. The thread that executes this task waits for
+//! sockets afterwards.
 
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
