@@ -2,8 +2,8 @@
 
 use super::options::{Args, Engine, NOT_RUN};
 use super::report::Ran;
-use super::report::{Report, Usage, Watch};
-use super::{mounted, watched};
+use super::report::{Report, Since, Watch};
+use super::{mounted, plain, watched};
 use crate::ended::Ended;
 use crate::output::complain;
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
     for path in &args.path {
         paths.push(path.canonicalize().asked(|| format!("find {}", path.display()))?);
     }
-    let wants_report = args.report || args.json.wanted();
+    let wants_report = args.report || args.compare || args.json.wanted();
     let watch = wants_report.then(|| Arc::new(Watch::default()));
-    let usage = Usage::now();
+    let since = Since::now();
     let (engine, ran) = first_that_goes(args, &paths, watch.as_ref())?;
     let (ended, work) = match ran {
         Ok(ran) => ran,
@@ -29,7 +29,10 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
         }
     };
     if let Some(watch) = watch {
-        let report = Report::new(engine, &watch, work, &usage);
+        let mut report = Report::new(engine, &watch, work, since.cost());
+        if args.compare {
+            report.compare(&plain::run(&args.command)?, &watch);
+        }
         report.print(args.json.wanted())?;
     }
     Ok(ended)
