@@ -25,6 +25,7 @@ fn cut(fs: &str, cuts: u64, options: &[&str]) -> Option<(bool, String)> {
             return None;
         }
     }
+    let limit = (700 + 10 * cuts).to_string();
     let (cuts, seed) = (cuts.to_string(), number("WEIR_SEED", 1).to_string());
     let operations = OPERATIONS.to_string();
     let mut args = vec![weir().to_str().unwrap(), env!("CARGO_BIN_EXE_power-cut"), fs];
@@ -38,14 +39,16 @@ fn cut(fs: &str, cuts: u64, options: &[&str]) -> Option<(bool, String)> {
             path.to_str().unwrap().to_string()
         };
         let disks = [image("disk", DISK_BYTES), image("log", LOG_BYTES), image("cut", DISK_BYTES)];
-        let mut with = vec!["--mem", "1500", "--timeout", "900"];
+        let mut with = vec!["--mem", "1500", "--timeout", &limit];
         disks.iter().for_each(|disk| with.extend(["--disk", disk]));
         guest.try_alone(&with, "power-cut.sh", &args)
     };
     let (ok, text) = run();
-    // A kernel that stands still says nothing of the server. (If only the script does, its watch has said so.)
-    let stands =
-        text.contains("the guest ended before the script did") && !text.contains("STILL RUNNING");
+    // A kernel that stands still says nothing of the server. (If only the script does, its watch has said so; and a
+    // kernel that breaks says so itself.)
+    let ended = text.contains("the guest ended before the script did");
+    let said = ["STILL RUNNING", "Kernel panic", "BUG:", "Oops", "Out of memory"];
+    let stands = ended && !said.iter().any(|said| text.contains(said));
     if stands {
         eprintln!("the guest stood still and is started once more: {text}");
         return Some(run());

@@ -231,7 +231,8 @@ fn i11_kernel_bug_uncached_writeback_begins_soon_on_another_thread() {
 
 #[test]
 fn i11_small_uncached_writes_go_to_the_store_together() {
-    let rig = Rig::new(1024);
+    // So large that neither the number of dirty pages nor the reserve is a reason to write.
+    let rig = Rig::new(16384);
     let file = rig.create("f");
     rig.store.set_late(true);
     let begun = Instant::now();

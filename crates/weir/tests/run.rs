@@ -120,6 +120,14 @@ fn a_comparison_shows_what_a_plain_run_leaves_in_the_kernels_cache() {
     assert_eq!(plain["exit_code"], 2, "{report}");
     assert!(after(plain) >= 96 * MIB as u64 && after(&report) <= MIB as u64, "{report}");
     assert!(plain["elapsed_ms"].is_u64() && plain["cpu_ms"].is_u64(), "{report}");
+    // A command that was ended does not begin again, nor does one that cannot be executed.
+    for (command, code) in [("echo run >>runs; kill -TERM $$", 143), ("exec ./runs", 126)] {
+        let output = run(&dir, &["--path", ".", "--compare", "sh", "-c", command]);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+        let said = text(&output);
+        assert!(said.contains("not compared") && said.contains("engine mount"), "{said}");
+    }
+    assert_eq!(fs::read_to_string(dir.join("runs")).unwrap().lines().count(), 3);
 }
 
 #[test]

@@ -244,6 +244,9 @@ impl Open {
                 return Ok(());
             }
             if nowait {
+                if behind {
+                    mapping.lane().kick();
+                }
                 return if full || behind { Err(Error::WouldBlock) } else { Ok(()) };
             }
             self.unseen_error()?;

@@ -26,6 +26,13 @@ impl State {
         let half = self.half_written.is_some_and(|page| self.dirty.contains(page));
         self.dirty.len() - u64::from(half)
     }
+
+    /// Nothing is urgent once no page waits.
+    pub(crate) fn relax(&mut self) {
+        if self.waiting() == 0 {
+            self.urgent_at = None;
+        }
+    }
 }
 
 impl Mapping {
@@ -101,7 +108,7 @@ impl Mapping {
     pub(crate) fn note_uncached(&self, state: &mut State) -> bool {
         match state.waiting() {
             0 => {
-                state.urgent_at = None;
+                state.relax();
                 false
             }
             BATCH_PAGES.. => {
@@ -232,6 +239,18 @@ mod tests {
         assert!(due <= mapping.memory.now());
         mapping.clone().flush(false, due);
         assert_eq!((written(), urgent_at()), (2, None));
+
+        // Nothing is left of a decision about pages that are gone.
+        write(8192, 0);
+        pollster::block_on(file.truncate_async(0)).unwrap();
+        assert_eq!(urgent_at(), None);
+        mapping.clone().flush(false, mapping.memory.now());
+        let begun = mapping.memory.now();
+        write(8192, 0);
+        let due = urgent_at().unwrap();
+        assert!(due >= begun + GATHER && mapping.state.lock().listed.as_ref().unwrap().due <= due);
+        mapping.clone().flush(false, due);
+        assert_eq!(urgent_at(), None);
 
         // Part of a page waits for the rest of it, or for the close.
         write(100, 0);

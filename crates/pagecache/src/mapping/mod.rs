@@ -280,6 +280,7 @@ impl Mapping {
         state.no_longer_failing(pages);
         self.dirty.sub(gone);
         if gone > 0 {
+            state.relax();
             self.note_progress(state);
             self.lane().kick();
             self.writeback().cleaned.notify();

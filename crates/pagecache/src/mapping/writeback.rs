@@ -119,9 +119,15 @@ impl Mapping {
         begun: &mut RangeSet,
     ) {
         let mut cursor = pages.start;
+        let mut urgent_at = None;
         loop {
             let op = {
                 let mut state = self.state.lock();
+                // Once all urgent pages are begun, those that come meanwhile gather.
+                let asked_at = *urgent_at.get_or_insert(state.urgent_at);
+                if ask == Ask::Urgent && state.urgent_at != asked_at {
+                    return;
+                }
                 if ask != Ask::Now && state.retry_at.is_some_and(|t| t > self.memory.now()) {
                     return;
                 }
@@ -151,9 +157,7 @@ impl Mapping {
                 }
                 cursor = run.end;
                 state.dirty.remove(run.clone());
-                if state.waiting() == 0 {
-                    state.urgent_at = None;
-                }
+                state.relax();
                 begun.insert(run.clone());
                 let number = state.next_write;
                 state.next_write += 1;
@@ -240,9 +244,8 @@ impl Mapping {
                 }
             }
         }
-        if state.waiting() == 0 {
-            state.urgent_at = None;
-        } else if state.writeback.is_empty() {
+        state.relax();
+        if state.waiting() > 0 && state.writeback.is_empty() {
             state.dirty_since = Some(memory.now());
         }
         self.dirty.sub(pages - again);

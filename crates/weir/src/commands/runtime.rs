@@ -5,7 +5,8 @@
 //! metadata calls on the calling thread. So a single call that a slow or dead disk holds up could stop all
 //! connections. A thread of its own, `weir-attend`, prevents that: it looks at the runtime's threads, and when one has
 //! not slept for a while, it gives the runtime a task that does nothing. The thread that executes this task waits for
-//! sockets afterwards.
+//! sockets afterwards. One task may still wait for a thread that is held up: the last that this thread has woken, which
+//! tokio lets no other thread execute.
 
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
@@ -16,8 +17,8 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use weir_tools::failure::{Asked, Result};
 
-/// How often `weir-attend` looks.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often `weir-attend` looks, while tasks are executed and while none are.
+const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
 
 /// A runtime with the default number of threads.
 pub(crate) fn runtime() -> Result<Runtime> {
@@ -52,14 +53,17 @@ fn attend(runtime: &Handle, ended: &Receiver<Infallible>) {
     let look = || (0..metrics.num_workers()).map(|worker| metrics.worker_park_unpark_count(worker));
     let mut before = Vec::new();
     let asked = Arc::new(AtomicBool::new(false));
-    while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+    let mut wait = LOOK.1;
+    while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
         let now: Vec<u64> = look().collect();
         // The count of a thread that executes tasks is even.
-        let is_stuck = |(now, before): (&u64, &u64)| now.is_multiple_of(2) && now == before;
+        let executes = |count: &u64| count.is_multiple_of(2);
+        let is_stuck = |(now, before): (&u64, &u64)| executes(now) && now == before;
         if now.iter().zip(&before).any(is_stuck) && !asked.swap(true, Ordering::AcqRel) {
             let asked = asked.clone();
             runtime.spawn(async move { asked.store(false, Ordering::Release) });
         }
+        wait = if now.iter().any(executes) { LOOK.0 } else { LOOK.1 };
         before = now;
     }
 }

@@ -48,7 +48,7 @@ Examples:
   weir run tar -cf /backup/srv.tar /srv            without evicting what other programs use
   weir run --path /srv -- restic backup /srv       only files in /srv
   weir run --report sha256sum disk.img             and show what was moved and left in memory
-  weir run --compare tar -cf /dev/null /srv        and what it costs without Weir
+  weir run --compare sha256sum disk.img            and what it costs without Weir
   weir run --cached --budget 2G make -j8           in a cache of its own, of 2 GiB
 
 The command's files lie behind a mount in a namespace of its own, so it can be any program, also one that \
