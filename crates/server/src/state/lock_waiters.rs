@@ -130,9 +130,16 @@ impl<F: Clone> State<F> {
         let Some(file) = self.files.get(&node) else { return false };
         let wanted: Vec<Lock> = wanted.into_iter().collect();
         if let [Lock { range, exclusive }] = wanted[..] {
-            search.steps += file.ranges.owner_count();
-            let others = file.ranges.conflicts(requester, range, exclusive);
-            return others.into_iter().any(|other| search.note(other));
+            for other in file.ranges.conflicts(requester, range, exclusive) {
+                search.steps += 1;
+                if search.steps >= MAX_STEPS {
+                    return false;
+                }
+                if search.note(other) {
+                    return true;
+                }
+            }
+            return false;
         }
         let wanted = WantedRanges::of(&wanted);
         for (other, held) in file.ranges.all() {

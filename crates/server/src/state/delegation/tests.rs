@@ -315,7 +315,7 @@ fn revoking_a_delegation_revokes_its_locks() {
             state.revoke(stand_in, Why::Removed);
         }
         state.revoke_delegation(id.key, Why::Recalled);
-        assert!(state.locks.is_empty() && state.tallies.opens.of(a) == 1);
+        assert!(state.locks.len() == 0 && state.tallies.opens.of(a) == 1);
         let told: Vec<_> = [locked.key, id.key, stand_in]
             .map(|key| state.revoked.contains_key(&key))
             .into_iter()
@@ -337,9 +337,9 @@ fn an_open_that_is_undone_leaves_no_locks_of_a_returned_delegation() {
     let before = state.opened(a, &other.owner, NODE);
     let opened = state.open(other, T0).unwrap();
     state.return_delegation(a, id, NODE).unwrap();
-    assert!(state.locks.values().all(|lock| lock.open == opened.key));
+    assert!(state.locks.iter().all(|(_, lock)| lock.open == opened.key));
     state.undo_open(opened, before);
-    assert!(state.locks.is_empty() && state.files.is_empty());
+    assert!(state.locks.len() == 0 && state.files.is_empty());
 }
 
 #[test]
