@@ -100,8 +100,8 @@ struct Held {
 
 /// The locks of one file by owner.
 ///
-/// The time of an operation depends on the number of locks only by its logarithm, and on the number of locks that it finds
-/// or changes. What it finds includes the asking owner's own locks in the range, also where those are not in the result.
+/// An operation takes time in proportion to the logarithm of the number of locks, and to the number of locks that it
+/// finds or changes. A search for conflicts also goes over the asking owner's own locks in the range.
 #[derive(Clone, Debug)]
 pub struct RangeLocks<O> {
     /// The owners that hold locks, and their numbers, of which none is used twice.

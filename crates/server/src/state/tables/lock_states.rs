@@ -1,7 +1,7 @@
 //! The lock states of all clients: an owner has one for each file on which it has, or had, locks.
 //!
-//! 1. `by_owner` and `by_open` have each lock state of `by_key` once, and nothing else. Therefore lock states change only
-//!    in [`LockStates::change`].
+//! 1. `by_owner` and `by_open` have each lock state of `by_key` once, and nothing else. Therefore lock states change
+//!    only in [`LockStates::change`].
 //! 2. `by_owner` is ordered by the owner first: RELEASE_LOCKOWNER names an owner, and no file.
 //! 3. `by_open` has the open under which an owner took its locks: CLOSE names only that.
 

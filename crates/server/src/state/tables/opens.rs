@@ -9,8 +9,8 @@
 //! | which open conflicts | its file's opens | those of the file; only after a conflict |
 //!
 //! 1. `by_owner` has each open of `by_key` once, and nothing else.
-//! 2. `files` has each file with opens, with the number of its opens and, for each bit of access and deny, of those that
-//!    set it. Therefore opens change only in [`Opens::change`].
+//! 2. `files` has each file with opens: the number of its opens and, for each bit of access and deny, of those that set
+//!    it. Therefore opens change only in [`Opens::change`].
 //! 3. `unconfirmed` has the opens that wait for OPEN_CONFIRM.
 
 use crate::handle::Node;
@@ -21,8 +21,8 @@ use crate::state::tables::open::Open;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use weir_vfs::{Access, FileId};
 
-/// The place of an open in the order of its file, client and owner. It has the key, too: a client can give an owner the name
-/// of an open that stands for a delegation.
+/// The place of an open in the order of its file, client and owner. It has the key, too: a client can give an owner the
+/// name of an open that stands for a delegation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     node: Node,
