@@ -150,7 +150,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
 
     /// All locks with their owners.
     pub fn all(&self) -> impl Iterator<Item = (&O, Lock)> {
-        self.ranges.iter().map(|locked| (&*locked.owner, locked.lock))
+        self.ranges.iter().map(|locked| (locked.owner, locked.lock))
     }
 
     /// Owners that hold locks.
@@ -177,7 +177,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
     ) -> Option<LockConflict<O>> {
         self.conflicting(owner, range, exclusive).next().map(|locked| {
             let Lock { range, exclusive } = locked.lock;
-            LockConflict { owner: O::clone(&locked.owner), range, exclusive }
+            LockConflict { owner: locked.owner.clone(), range, exclusive }
         })
     }
 
@@ -188,7 +188,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         range: LockRange,
         exclusive: bool,
     ) -> impl Iterator<Item = &O> + use<'_, O> {
-        self.conflicting(owner, range, exclusive).map(|locked| &*locked.owner)
+        self.conflicting(owner, range, exclusive).map(|locked| locked.owner)
     }
 
     fn conflicting(
@@ -196,7 +196,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         owner: &O,
         range: LockRange,
         exclusive: bool,
-    ) -> impl Iterator<Item = &Locked<O>> + use<'_, O> {
+    ) -> impl Iterator<Item = Locked<'_, O>> + use<'_, O> {
         let own = self.owners.get(owner).copied();
         let met = self.ranges.overlapping(range, !exclusive);
         met.filter(move |locked| Some(locked.number) != own)
@@ -339,7 +339,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
 
     fn put(&mut self, owner: &Arc<O>, number: u64, start: u64, held: Held) {
         self.held.insert((number, start), held);
-        self.ranges.insert(Locked { lock: held.lock_from(start), owner: owner.clone(), number });
+        self.ranges.insert(owner.clone(), number, held.lock_from(start));
     }
 
     fn take(&mut self, number: u64, start: u64) {

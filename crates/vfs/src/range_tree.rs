@@ -13,18 +13,11 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// A locked range in the tree.
-#[derive(Clone, Debug)]
-pub(crate) struct Locked<O> {
+pub(crate) struct Locked<'a, O> {
     pub(crate) lock: Lock,
-    pub(crate) owner: Arc<O>,
+    pub(crate) owner: &'a O,
     /// The owner's number.
     pub(crate) number: u64,
-}
-
-impl<O> Locked<O> {
-    fn key(&self) -> (u64, u64) {
-        (self.lock.range.start, self.number)
-    }
 }
 
 /// The locked ranges of a file.
@@ -35,15 +28,20 @@ pub(crate) struct RangeTree<O> {
 
 type Link<O> = Option<Box<Node<O>>>;
 
+/// A range. The fields are not grouped in structures, which would need more memory.
 #[derive(Clone, Debug)]
 struct Node<O> {
-    locked: Locked<O>,
-    /// The subtrees of the ranges before and after this one.
-    sides: [Link<O>; 2],
+    start: u64,
+    end: u64,
+    exclusive: bool,
     height: u8,
+    number: u64,
+    owner: Arc<O>,
     /// The last end of the subtree's ranges, and of its exclusive ranges; 0 if there are none.
     last_end: u64,
     last_exclusive_end: u64,
+    /// The subtrees of the ranges before and after this one.
+    sides: [Link<O>; 2],
 }
 
 impl<O> Default for RangeTree<O> {
@@ -53,10 +51,21 @@ impl<O> Default for RangeTree<O> {
 }
 
 impl<O> RangeTree<O> {
-    /// Adds a range that is not in the tree.
-    pub(crate) fn insert(&mut self, locked: Locked<O>) {
-        let (height, last_end, last_exclusive_end) = (0, 0, 0);
-        let new = Node { locked, sides: [None, None], height, last_end, last_exclusive_end };
+    /// Adds a range of the owner with a number, of whom no range in the tree overlaps it.
+    pub(crate) fn insert(&mut self, owner: Arc<O>, number: u64, lock: Lock) {
+        let Lock { range: LockRange { start, end }, exclusive } = lock;
+        let (height, last_end, last_exclusive_end, sides) = (0, 0, 0, [None, None]);
+        let new = Node {
+            start,
+            end,
+            exclusive,
+            height,
+            number,
+            owner,
+            last_end,
+            last_exclusive_end,
+            sides,
+        };
         self.root = Some(insert(self.root.take(), Box::new(new)));
     }
 
@@ -66,7 +75,7 @@ impl<O> RangeTree<O> {
     }
 
     /// All ranges, by their start.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Locked<O>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Locked<'_, O>> {
         self.overlapping(LockRange::ALL, false)
     }
 
@@ -101,19 +110,18 @@ impl<'a, O> Overlapping<'a, O> {
 }
 
 impl<'a, O> Iterator for Overlapping<'a, O> {
-    type Item = &'a Locked<O>;
+    type Item = Locked<'a, O>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while let Some(node) = self.ahead.pop() {
-            let Lock { range, exclusive } = node.locked.lock;
-            if range.start >= self.range.end {
+            if node.start >= self.range.end {
                 // All others are behind it.
                 self.ahead.clear();
                 return None;
             }
             self.visit(&node.sides[1]);
-            if range.end > self.range.start && (exclusive || !self.exclusive) {
-                return Some(&node.locked);
+            if node.end > self.range.start && (node.exclusive || !self.exclusive) {
+                return Some(node.locked());
             }
         }
         None
@@ -121,11 +129,20 @@ impl<'a, O> Iterator for Overlapping<'a, O> {
 }
 
 impl<O> Node<O> {
+    fn key(&self) -> (u64, u64) {
+        (self.start, self.number)
+    }
+
+    fn locked(&self) -> Locked<'_, O> {
+        let range = LockRange { start: self.start, end: self.end };
+        let lock = Lock { range, exclusive: self.exclusive };
+        Locked { lock, owner: &self.owner, number: self.number }
+    }
+
     /// Computes what it knows of its subtree.
     fn update(&mut self) {
-        let Lock { range, exclusive } = self.locked.lock;
-        self.last_end = range.end;
-        self.last_exclusive_end = if exclusive { range.end } else { 0 };
+        self.last_end = self.end;
+        self.last_exclusive_end = if self.exclusive { self.end } else { 0 };
         self.height = 1;
         for side in self.sides.iter().flatten() {
             self.last_end = self.last_end.max(side.last_end);
@@ -141,14 +158,14 @@ fn height<O>(link: &Link<O>) -> u8 {
 
 fn insert<O>(link: Link<O>, new: Box<Node<O>>) -> Box<Node<O>> {
     let Some(mut node) = link else { return balanced(new) };
-    let side = &mut node.sides[usize::from(new.locked.key() > node.locked.key())];
+    let side = &mut node.sides[usize::from(new.key() > node.key())];
     *side = Some(insert(side.take(), new));
     balanced(node)
 }
 
 fn remove<O>(link: Link<O>, key: (u64, u64)) -> Link<O> {
     let mut node = link?;
-    let side = match key.cmp(&node.locked.key()) {
+    let side = match key.cmp(&node.key()) {
         Ordering::Less => &mut node.sides[0],
         Ordering::Greater => &mut node.sides[1],
         Ordering::Equal => return joined(node.sides),
@@ -220,7 +237,7 @@ impl<O> RangeTree<O> {
     /// Something is wrong.
     pub(crate) fn check(&self) {
         check(&self.root);
-        let keys: Vec<_> = self.iter().map(Locked::key).collect();
+        let keys: Vec<_> = self.iter().map(|of| (of.lock.range.start, of.number)).collect();
         assert!(keys.is_sorted_by(|a, b| a < b), "{keys:?}");
     }
 }
@@ -230,11 +247,10 @@ fn check<O>(link: &Link<O>) -> (u8, u64, u64) {
     let Some(node) = link else { return (0, 0, 0) };
     let [left, right] = node.sides.each_ref().map(check);
     assert!(left.0.abs_diff(right.0) <= 1, "heights {} and {}", left.0, right.0);
-    let Lock { range, exclusive } = node.locked.lock;
-    let exclusive_end = if exclusive { range.end } else { 0 };
+    let exclusive_end = if node.exclusive { node.end } else { 0 };
     let known = (
         left.0.max(right.0) + 1,
-        range.end.max(left.1).max(right.1),
+        node.end.max(left.1).max(right.1),
         exclusive_end.max(left.2).max(right.2),
     );
     assert_eq!((node.height, node.last_end, node.last_exclusive_end), known);
