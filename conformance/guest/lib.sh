@@ -32,3 +32,21 @@ received() { echo $(($(counted READ 5) + $(counted READ_PLUS 5))); }
 drop_caches() { sync; echo 3 >/proc/sys/vm/drop_caches; }
 
 fail() { echo "FAIL: $*"; exit 1; }
+
+# watch SECONDS [LOG...]: if the script still runs then, says what every thread waits for, and how the logs end.
+watch() {
+  (
+    set +e
+    sleep "$1"
+    echo "STILL RUNNING after $1 s"
+    tail -n 30 /proc/meminfo "${@:2}"
+    ss -tn | head -n 60
+    for task in /proc/[0-9]*/task/[0-9]*; do
+      echo "$task $(cat "$task/comm"): $(awk '/^State/ { print $2 }' "$task/status") $(cat "$task/wchan")"
+      cat "$task/stack"
+    done
+    cat /sys/kernel/debug/sunrpc/rpc_clnt/*/tasks
+    echo 9 >/proc/sys/kernel/printk; echo w >/proc/sysrq-trigger
+  ) 2>/dev/null &
+  disown
+}

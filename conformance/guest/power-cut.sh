@@ -8,6 +8,7 @@ export PATH=$PATH:/usr/sbin:/sbin
 disk=/run/disk kept=/run/kept server=127.0.0.1:2049 journal=/run/journal
 sectors=$(blockdev --getsz /dev/ubda)
 mkdir -p $disk /run/logs
+watch $((640 + 10 * cuts)) /run/journal /run/logs/load /run/logs/cut
 
 # mapped NAME: the device of a mapping.
 mapped() { echo "/dev/dm-$(dmsetup info -c --noheadings -o minor "$1")"; }

@@ -129,8 +129,15 @@ impl Guardian {
         let mut orphans = Orphans::default();
         let mut bytes = vec![0; MESSAGE_BYTES];
         loop {
-            // An error means the same as the end.
-            let (len, connection) = received(&self.0, &mut bytes).unwrap_or((0, None));
+            let (len, connection) = match received(&self.0, &mut bytes) {
+                Ok(message) => message,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => (0, None),
+                Err(_) => {
+                    // Short of memory, say: no reason to end a mount that works.
+                    std::thread::sleep(Duration::from_millis(100));
+                    continue;
+                }
+            };
             match bytes[..len].split_first() {
                 Some((&MOUNT, at)) => {
                     orphans.connections.extend(connection.map(Device::new));

@@ -55,6 +55,6 @@ pub use replies::ReplyMemory;
 pub use server::{Server, ServerConfig, ServerError};
 pub use state::Limits as StateLimits;
 #[doc(hidden)]
-pub use state::StateLoad;
+pub use state::{LoadedFile, StateLoad};
 pub use transport::{LocalConnection, TransportLimits};
 pub use versions::Versions;

@@ -22,6 +22,7 @@ mod flags;
 mod fs;
 mod io;
 mod lock;
+mod range_tree;
 mod request;
 mod segment;
 mod whole;

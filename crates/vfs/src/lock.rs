@@ -7,8 +7,10 @@
 //! 3. Adjacent ranges of one owner and one kind are merged, so that many small adjacent locks take
 //!    one entry.
 
+use crate::range_tree::{Locked, RangeTree};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
+use std::sync::Arc;
 
 /// The end of a range that extends to the end of the file, even after its size changes.
 pub const TO_END: u64 = u64::MAX;
@@ -97,61 +99,63 @@ struct Held {
 }
 
 /// The locks of one file by owner.
+///
+/// An operation takes time in proportion to the logarithm of the number of locks, and to the number of locks that it
+/// finds or changes. A search for conflicts also goes over the asking owner's own locks in the range.
 #[derive(Clone, Debug)]
 pub struct RangeLocks<O> {
-    owners: HashMap<O, BTreeMap<u64, Held>>,
-    /// Number of ranges held, by all owners.
-    len: usize,
+    /// The owners that hold locks, and their numbers, of which none is used twice.
+    owners: HashMap<Arc<O>, u64>,
+    numbered: u64,
+    /// By the owner's number and the start of the range.
+    held: BTreeMap<(u64, u64), Held>,
+    /// The same ranges, of all owners.
+    ranges: RangeTree<O>,
 }
 
 impl<O> Default for RangeLocks<O> {
     fn default() -> Self {
-        Self { owners: HashMap::new(), len: 0 }
+        let (owners, ranges) = (HashMap::new(), RangeTree::default());
+        Self { owners, numbered: 0, held: BTreeMap::new(), ranges }
     }
 }
 
 impl<O: Clone + Eq + Hash> RangeLocks<O> {
     /// Whether there is no lock.
     pub fn is_empty(&self) -> bool {
-        self.owners.is_empty()
+        self.held.is_empty()
     }
 
     /// Number of ranges held.
     pub fn len(&self) -> usize {
-        self.len
+        self.held.len()
     }
 
     /// The locks of `owner`.
     pub fn of(&self, owner: &O) -> impl Iterator<Item = Lock> {
-        self.owners.get(owner).into_iter().flatten().map(|(&start, held)| Lock {
-            range: LockRange { start, end: held.end },
-            exclusive: held.exclusive,
-        })
+        let number = self.owners.get(owner);
+        let held = number.into_iter().flat_map(|&number| self.of_number(number));
+        held.map(|(start, held)| held.lock_from(start))
     }
 
     /// The parts of `owner`'s locks in `range`.
     pub fn within(&self, owner: &O, range: LockRange) -> Vec<Lock> {
-        let held = self.owners.get(owner).into_iter().flat_map(|held| overlapping(held, range));
-        held.map(|(start, held)| Lock {
+        let Some(&number) = self.owners.get(owner) else { return Vec::new() };
+        let part = |(start, held): (u64, Held)| Lock {
             range: LockRange { start: start.max(range.start), end: held.end.min(range.end) },
             exclusive: held.exclusive,
-        })
-        .collect()
+        };
+        self.overlapping(number, range).map(part).collect()
     }
 
     /// All locks with their owners.
     pub fn all(&self) -> impl Iterator<Item = (&O, Lock)> {
-        self.owners.iter().flat_map(|(owner, held)| {
-            held.iter().map(move |(&start, held)| {
-                let range = LockRange { start, end: held.end };
-                (owner, Lock { range, exclusive: held.exclusive })
-            })
-        })
+        self.ranges.iter().map(|locked| (locked.owner, locked.lock))
     }
 
     /// Owners that hold locks.
     pub fn owners(&self) -> impl Iterator<Item = &O> {
-        self.owners.keys()
+        self.owners.keys().map(|owner| &**owner)
     }
 
     /// Number of owners that hold locks.
@@ -164,36 +168,38 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         self.owners.contains_key(owner)
     }
 
-    /// A lock of another owner that conflicts with this one.
+    /// A lock of another owner that conflicts with this one: that with the lowest start.
     pub fn conflict(
         &self,
         owner: &O,
         range: LockRange,
         exclusive: bool,
     ) -> Option<LockConflict<O>> {
-        self.owners.iter().filter(|(other, _)| *other != owner).find_map(|(other, held)| {
-            overlapping(held, range).find(|(_, h)| exclusive || h.exclusive).map(|(start, h)| {
-                LockConflict {
-                    owner: other.clone(),
-                    range: LockRange { start, end: h.end },
-                    exclusive: h.exclusive,
-                }
-            })
+        self.conflicting(owner, range, exclusive).next().map(|locked| {
+            let Lock { range, exclusive } = locked.lock;
+            LockConflict { owner: locked.owner.clone(), range, exclusive }
         })
     }
 
-    /// All other owners that hold conflicting locks.
-    pub fn conflicts<'a, 'b>(
-        &'a self,
-        owner: &'b O,
+    /// The owners of all conflicting locks; one who holds several of them, several times.
+    pub fn conflicts(
+        &self,
+        owner: &O,
         range: LockRange,
         exclusive: bool,
-    ) -> impl Iterator<Item = &'a O> + use<'a, 'b, O> {
-        let others = self.owners.iter().filter(move |(other, _)| *other != owner);
-        let in_the_way = others.filter(move |(_, held)| {
-            overlapping(held, range).any(|(_, held)| exclusive || held.exclusive)
-        });
-        in_the_way.map(|(other, _)| other)
+    ) -> impl Iterator<Item = &O> + use<'_, O> {
+        self.conflicting(owner, range, exclusive).map(|locked| locked.owner)
+    }
+
+    fn conflicting(
+        &self,
+        owner: &O,
+        range: LockRange,
+        exclusive: bool,
+    ) -> impl Iterator<Item = Locked<'_, O>> + use<'_, O> {
+        let own = self.owners.get(owner).copied();
+        let met = self.ranges.overlapping(range, !exclusive);
+        met.filter(move |locked| Some(locked.number) != own)
     }
 
     /// Locks `range` for `owner`, and replaces its locks there.
@@ -208,119 +214,143 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         if let Some(conflict) = self.conflict(owner, range, exclusive) {
             return Err(conflict);
         }
-        let held = self.owners.entry(owner.clone()).or_default();
-        self.len -= held.len();
-        remove(held, range);
+        let (owner, number) = self.numbered(owner);
+        self.cut(&owner, number, range);
         let LockRange { mut start, mut end } = range;
-        if let Some((&before, h)) = held.range(..start).next_back()
-            && h.end == start
-            && h.exclusive == exclusive
+        if let Some((before, held)) = self.ending_at(number, start)
+            && held.exclusive == exclusive
         {
+            self.take(number, before);
             start = before;
         }
-        if let Some(after) = held.get(&end)
+        if let Some(&after) = self.held.get(&(number, end))
             && after.exclusive == exclusive
         {
-            let after = after.end;
-            held.remove(&end);
-            end = after;
+            self.take(number, end);
+            end = after.end;
         }
-        held.insert(start, Held { end, exclusive });
-        self.len += held.len();
+        self.put(&owner, number, start, Held { end, exclusive });
         Ok(())
     }
 
     /// Releases all locks of `owner` in `range`.
     pub fn unlock(&mut self, owner: &O, range: LockRange) {
-        if let Some(held) = self.owners.get_mut(owner) {
-            self.len -= held.len();
-            remove(held, range);
-            self.len += held.len();
-            if held.is_empty() {
-                self.owners.remove(owner);
-            }
+        let Some((named, &number)) = self.owners.get_key_value(owner) else { return };
+        self.cut(&named.clone(), number, range);
+        if self.of_number(number).next().is_none() {
+            self.owners.remove(owner);
         }
     }
 
     /// How many more ranges there are after `owner` locked a range in a mode, or unlocked it
     /// (`None`).
     pub fn growth(&self, owner: &O, range: LockRange, exclusive: Option<bool>) -> usize {
-        let Some(held) = self.owners.get(owner) else { return usize::from(exclusive.is_some()) };
-        let touched: Vec<(u64, Held)> =
-            overlapping(held, range).take(3).map(|(start, h)| (start, *h)).collect();
+        let new = usize::from(exclusive.is_some());
+        let Some(&number) = self.owners.get(owner) else { return new };
         // What is left of three or more is at most one on each side, and the new one.
-        if touched.len() > 2 {
-            return 0;
-        }
-        let beside = held.range(..range.start).next_back().filter(|(_, h)| h.end == range.start);
-        let after = held.get_key_value(&range.end);
-        let beside = beside.into_iter().chain(after).map(|(&start, h)| (start, *h));
-        let part: BTreeMap<u64, Held> = touched.into_iter().chain(beside).collect();
-        let before = part.len();
-        let mut part = Self { len: before, owners: HashMap::from([(owner.clone(), part)]) };
-        match exclusive {
-            Some(exclusive) => {
-                // The only owner here has no conflict.
-                drop(part.lock(owner, range, exclusive));
-            }
-            None => part.unlock(owner, range),
-        }
-        part.len.saturating_sub(before)
+        let cut: Vec<(u64, Held)> = self.overlapping(number, range).take(3).collect();
+        let left = cut.first().filter(|(start, _)| *start < range.start).map(|(_, held)| *held);
+        let right = cut.last().filter(|(_, held)| held.end > range.end).map(|(_, held)| *held);
+        let parts = usize::from(left.is_some()) + usize::from(right.is_some());
+        // The new range is merged with what is left of these, or with those that it touches.
+        let left = left.or_else(|| self.ending_at(number, range.start).map(|(_, held)| held));
+        let right = right.or_else(|| self.held.get(&(number, range.end)).copied());
+        let merged = [left, right].into_iter().flatten();
+        let merged = merged.filter(|held| Some(held.exclusive) == exclusive).count();
+        (new + parts).saturating_sub(cut.len() + merged)
     }
 
     /// Releases all locks of `owner`.
     pub fn release(&mut self, owner: &O) {
-        self.len -= self.owners.remove(owner).map_or(0, |held| held.len());
+        let Some(number) = self.owners.remove(owner) else { return };
+        let starts: Vec<u64> = self.of_number(number).map(|(start, _)| start).collect();
+        starts.into_iter().for_each(|start| self.take(number, start));
     }
 
     /// The parts of a range without a lock.
     pub fn gaps(&self, range: LockRange) -> Vec<LockRange> {
-        let mut held: Vec<(u64, u64)> = self
-            .owners
-            .values()
-            .flat_map(|held| overlapping(held, range).map(|(start, held)| (start, held.end)))
-            .collect();
-        held.sort_unstable();
-        let (mut gaps, mut from) = (Vec::new(), range.start);
-        for (start, end) in held {
-            if start > from {
-                gaps.push(LockRange { start: from, end: start });
+        let (mut gaps, mut rest) = (Vec::new(), range);
+        while rest.start < rest.end {
+            // Searched again after each lock: those that end no later are many where owners share ranges.
+            let Some(next) = self.ranges.overlapping(rest, false).next() else {
+                gaps.push(rest);
+                break;
+            };
+            let held = next.lock.range;
+            if held.start > rest.start {
+                gaps.push(LockRange { start: rest.start, end: held.start });
             }
-            from = from.max(end);
-        }
-        if from < range.end {
-            gaps.push(LockRange { start: from, end: range.end });
+            rest.start = held.end;
         }
         gaps
     }
 
     /// The end of the range in which `owner` holds byte `offset`, if it does.
     pub fn covered_to(&self, owner: &O, offset: u64) -> Option<u64> {
-        let (_, held) = self.owners.get(owner)?.range(..=offset).next_back()?;
+        let number = *self.owners.get(owner)?;
+        let (_, held) = self.held.range((number, 0)..=(number, offset)).next_back()?;
         (held.end > offset).then_some(held.end)
+    }
+
+    /// An owner and its number, a new one if it holds no lock.
+    fn numbered(&mut self, owner: &O) -> (Arc<O>, u64) {
+        if let Some((owner, &number)) = self.owners.get_key_value(owner) {
+            return (owner.clone(), number);
+        }
+        let (owner, number) = (Arc::new(owner.clone()), self.numbered);
+        self.numbered += 1;
+        self.owners.insert(owner.clone(), number);
+        (owner, number)
+    }
+
+    fn of_number(&self, number: u64) -> impl Iterator<Item = (u64, Held)> {
+        let held = self.held.range((number, 0)..=(number, u64::MAX));
+        held.map(|(&(_, start), &held)| (start, held))
+    }
+
+    /// The ranges of an owner that overlap `range`.
+    fn overlapping(&self, number: u64, range: LockRange) -> impl Iterator<Item = (u64, Held)> {
+        // Only the last range that starts before can overlap, because an owner's ranges are disjoint.
+        let before = self.held.range((number, 0)..(number, range.start)).next_back();
+        let before = before.filter(move |(_, held)| held.end > range.start);
+        let within = self.held.range((number, range.start)..(number, range.end));
+        before.into_iter().chain(within).map(|(&(_, start), &held)| (start, held))
+    }
+
+    /// The range of an owner that ends where another begins.
+    fn ending_at(&self, number: u64, end: u64) -> Option<(u64, Held)> {
+        let (&(_, start), &held) = self.held.range((number, 0)..(number, end)).next_back()?;
+        (held.end == end).then_some((start, held))
+    }
+
+    /// Removes what an owner holds of `range`.
+    fn cut(&mut self, owner: &Arc<O>, number: u64, range: LockRange) {
+        let cut: Vec<(u64, Held)> = self.overlapping(number, range).collect();
+        for (start, held) in cut {
+            self.take(number, start);
+            if start < range.start {
+                self.put(owner, number, start, Held { end: range.start, ..held });
+            }
+            if held.end > range.end {
+                self.put(owner, number, range.end, held);
+            }
+        }
+    }
+
+    fn put(&mut self, owner: &Arc<O>, number: u64, start: u64, held: Held) {
+        self.held.insert((number, start), held);
+        self.ranges.insert(owner.clone(), number, held.lock_from(start));
+    }
+
+    fn take(&mut self, number: u64, start: u64) {
+        self.held.remove(&(number, start));
+        self.ranges.remove(start, number);
     }
 }
 
-/// The held ranges that overlap `range`.
-fn overlapping(
-    held: &BTreeMap<u64, Held>,
-    range: LockRange,
-) -> impl Iterator<Item = (u64, &Held)> + '_ {
-    // Only the last range that starts before can overlap, because an owner's ranges are disjoint.
-    let before = held.range(..range.start).next_back().filter(move |(_, h)| h.end > range.start);
-    before.into_iter().chain(held.range(range.start..range.end)).map(|(&start, h)| (start, h))
-}
-
-fn remove(held: &mut BTreeMap<u64, Held>, range: LockRange) {
-    let cut: Vec<(u64, Held)> = overlapping(held, range).map(|(start, h)| (start, *h)).collect();
-    for (start, h) in cut {
-        held.remove(&start);
-        if start < range.start {
-            held.insert(start, Held { end: range.start, ..h });
-        }
-        if h.end > range.end {
-            held.insert(range.end, h);
-        }
+impl Held {
+    fn lock_from(self, start: u64) -> Lock {
+        Lock { range: LockRange { start, end: self.end }, exclusive: self.exclusive }
     }
 }
 
@@ -398,7 +428,120 @@ mod tests {
         (0..model.len()).map(|at| (0..3).filter(|&owner| begins(at, owner)).count()).sum()
     }
 
+    /// What a naive list of every owner's locks answers.
+    #[derive(Default)]
+    struct Naive(Vec<(u8, Lock)>);
+
+    impl Naive {
+        fn conflicts(&self, owner: u8, range: LockRange, exclusive: bool) -> Vec<(u8, Lock)> {
+            let held = self.0.iter().copied();
+            held.filter(|(other, lock)| {
+                *other != owner && overlap(lock.range, range) && (exclusive || lock.exclusive)
+            })
+            .collect()
+        }
+
+        fn unlock(&mut self, owner: u8, range: LockRange) {
+            let (cut, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.0)
+                .into_iter()
+                .partition(|(other, lock)| *other == owner && overlap(lock.range, range));
+            self.0 = kept;
+            for (owner, Lock { range: held, exclusive }) in cut {
+                let before = LockRange { end: range.start, ..held };
+                let after = LockRange { start: range.end, ..held };
+                let parts = [before, after].into_iter().filter(|part| part.start < part.end);
+                self.0.extend(parts.map(|range| (owner, Lock { range, exclusive })));
+            }
+        }
+
+        fn lock(&mut self, owner: u8, range: LockRange, exclusive: bool) {
+            self.unlock(owner, range);
+            let mut joined = range;
+            self.0.retain(|(other, lock)| {
+                let held = lock.range;
+                let touches = held.end == range.start || held.start == range.end;
+                let joins = *other == owner && lock.exclusive == exclusive && touches;
+                if joins {
+                    joined.start = joined.start.min(held.start);
+                    joined.end = joined.end.max(held.end);
+                }
+                !joins
+            });
+            self.0.push((owner, Lock { range: joined, exclusive }));
+        }
+    }
+
+    fn overlap(a: LockRange, b: LockRange) -> bool {
+        a.start < b.end && b.start < a.end
+    }
+
+    fn sorted(mut locks: Vec<(u8, Lock)>) -> Vec<(u8, Lock)> {
+        locks.sort_by_key(|(owner, lock)| (*owner, lock.range.start));
+        locks
+    }
+
     proptest! {
+        /// Many owners, with ranges that are far apart, nested, equal, or to the end.
+        #[test]
+        fn agrees_with_a_list_of_the_locks_of_many_owners(
+            steps in prop::collection::vec((0u8..20, 0u64..200, 1u64..60, 0u8..12), 1..250)
+        ) {
+            let mut locks = RangeLocks::default();
+            let mut naive = Naive::default();
+            for (owner, start, length, action) in steps {
+                let end = if length == 59 { TO_END } else { start + length };
+                let (r, exclusive) = (range(start, end), action == 11);
+                match action {
+                    0 => {
+                        locks.release(&owner);
+                        naive.0.retain(|(other, _)| *other != owner);
+                    }
+                    1..4 => {
+                        let growth = locks.growth(&owner, r, None);
+                        naive.unlock(owner, r);
+                        prop_assert_eq!(growth, naive.0.len().saturating_sub(locks.len()));
+                        locks.unlock(&owner, r);
+                    }
+                    _ => {
+                        let growth = locks.growth(&owner, r, Some(exclusive));
+                        let conflicts = naive.conflicts(owner, r, exclusive);
+                        let locked = locks.lock(&owner, r, exclusive);
+                        let mut owners: Vec<u8> =
+                            locks.conflicts(&owner, r, exclusive).copied().collect();
+                        owners.sort_unstable();
+                        prop_assert_eq!(owners, sorted(conflicts.clone()).iter().map(|c| c.0).collect::<Vec<_>>());
+                        if let Err(LockConflict { owner, range, exclusive }) = locked {
+                            let found = (owner, Lock { range, exclusive });
+                            prop_assert!(conflicts.contains(&found));
+                        } else {
+                            prop_assert!(conflicts.is_empty());
+                            let before = naive.0.len();
+                            naive.lock(owner, r, exclusive);
+                            prop_assert_eq!(growth, naive.0.len().saturating_sub(before));
+                        }
+                    }
+                }
+                locks.ranges.check();
+                let all = locks.all().map(|(owner, lock)| (*owner, lock)).collect();
+                prop_assert_eq!(sorted(all), sorted(naive.0.clone()));
+                prop_assert_eq!(locks.len(), naive.0.len());
+                let own: Vec<Lock> = locks.of(&owner).collect();
+                let naives = sorted(naive.0.clone()).into_iter().filter(|(other, _)| *other == owner);
+                prop_assert_eq!(&own, &naives.map(|(_, lock)| lock).collect::<Vec<_>>());
+                prop_assert_eq!(locks.holds(&owner), !own.is_empty());
+                prop_assert_eq!(locks.owners().filter(|other| **other == owner).count(), usize::from(!own.is_empty()));
+                let gaps = locks.gaps(r);
+                prop_assert!(gaps.iter().all(|gap| gap.start < gap.end && overlap(*gap, r)));
+                prop_assert!(gaps.is_sorted_by(|a, b| a.end < b.start));
+                let edges = naive.0.iter().flat_map(|(_, lock)| [lock.range.start, lock.range.end]);
+                for at in edges.chain([r.start]).filter(|at| (r.start..r.end).contains(at)) {
+                    let one = range(at, at + 1);
+                    let is_free = naive.0.iter().all(|(_, lock)| !overlap(lock.range, one));
+                    prop_assert_eq!(gaps.iter().any(|gap| overlap(*gap, one)), is_free);
+                }
+            }
+        }
+
         /// Compared with a model that has a state for every byte and owner.
         #[test]
         fn agrees_with_a_lock_per_byte(

@@ -69,7 +69,10 @@ enum Command {
 impl Command {
     /// Whether standard output is this command's own, and not that of a program that it runs, or of a service.
     fn prints(&self) -> bool {
-        !matches!(self, Self::Serve(_) | Self::Mount(_) | Self::Run(_) | Self::Lock(_))
+        match self {
+            Self::Serve(args) => args.checks(),
+            _ => !matches!(self, Self::Mount(_) | Self::Run(_) | Self::Lock(_)),
+        }
     }
 }
 

@@ -16,10 +16,14 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    /// The end of a command that this one ran. The code is that of shells: 128 plus the signal that ended
-    /// it.
+    /// The end of a command that this one ran.
     pub(crate) fn of(status: ExitStatus) -> Self {
-        let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-        Self::With(u8::try_from(code).unwrap_or(1))
+        Self::With(exit_code(status))
     }
+}
+
+/// The exit code of a command, as shells give it: 128 plus the signal that ended it.
+pub(crate) fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    u8::try_from(code).unwrap_or(1)
 }

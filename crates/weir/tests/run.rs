@@ -99,6 +99,38 @@ fn what_it_reads_and_writes_stays_out_of_the_kernels_cache() {
 }
 
 #[test]
+fn a_comparison_shows_what_a_plain_run_leaves_in_the_kernels_cache() {
+    if !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let dir = dir.path().canonicalize().unwrap();
+    fs::write(dir.join("data"), vec![5; 96 * MIB]).unwrap();
+    fs::File::open(dir.join("data")).unwrap().sync_all().unwrap();
+    let evicted = weir(["evict", "--kernel"]).arg(dir.join("data")).output().unwrap();
+    assert!(evicted.status.success(), "{}", text(&evicted));
+    let script = "echo run >>runs; cat data >/dev/null; echo output; exit $(wc -l <runs)";
+    let args = ["--path", ".", "--budget", "32M", "--compare", "--json", "sh", "-c", script];
+    let output = run(&dir, &args);
+    // The exit code and the output are those of the run through Weir, which is the first.
+    assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b"output\n"[..]));
+    let report: Value = serde_json::from_slice(&output.stderr).unwrap();
+    let after = |run: &Value| run["kernel_cache_bytes_after"].as_u64().unwrap();
+    let plain = &report["plain"];
+    assert_eq!(plain["exit_code"], 2, "{report}");
+    assert!(after(plain) >= 96 * MIB as u64 && after(&report) <= MIB as u64, "{report}");
+    assert!(plain["elapsed_ms"].is_u64() && plain["cpu_ms"].is_u64(), "{report}");
+    // A command that was ended does not begin again, nor does one that cannot be executed.
+    for (command, code) in [("echo run >>runs; kill -TERM $$", 143), ("exec ./runs", 126)] {
+        let output = run(&dir, &["--path", ".", "--compare", "sh", "-c", command]);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+        let said = text(&output);
+        assert!(said.contains("not compared") && said.contains("engine mount"), "{said}");
+    }
+    assert_eq!(fs::read_to_string(dir.join("runs")).unwrap().lines().count(), 3);
+}
+
+#[test]
 fn what_it_reads_passes_through_a_window_of_the_kernels_pages() {
     if !is_possible() {
         return;

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::protocol::{Handle, NewEntry, Node, Protocol, Special};
 use crate::retried;
 use std::sync::atomic::Ordering::Relaxed;
-use weir_nfs::v4::attr::{MODE_UMASK, ModeUmask};
+use weir_nfs::v4::attr::{ACL, MODE_UMASK, ModeUmask};
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::open::{Claim, CreateHow, CreateVerifier, How};
 use weir_nfs::v4::types::{FileType, SpecData, StateId};
@@ -47,7 +47,10 @@ impl V4 {
         if exclusive {
             // The mode that the server has derived from the umask and the directory's default list stays.
             let has_mode = self.sends_umask(entry.set);
-            let rest = SetAttr { mode: entry.set.mode.filter(|_| !has_mode), ..entry.set.clone() };
+            // (A change of the owner clears set-user-ID bits, so they go with it once more.)
+            let chowns = entry.set.uid.is_some() || entry.set.gid.is_some();
+            let mode = if has_mode { chowns.then_some(node.attr.mode) } else { entry.set.mode };
+            let rest = SetAttr { mode, ..entry.set.clone() };
             let entry = NewEntry { set: &rest, ..entry };
             node.attr = retried::complete(self, cred, &entry, &node).await?;
         }
@@ -67,13 +70,15 @@ impl V4 {
         attrs
     }
 
-    /// Whether a new file's umask is the server's to apply.
+    /// Whether a new file's umask is the server's to apply. Only where files have access control lists: Linux's server
+    /// before 5.8 ignores the umask elsewhere, where it is no different from one that is applied here.
     fn sends_umask(&self, set: &SetAttr) -> bool {
         let supported = self.about().and_then(|about| about.supported).unwrap_or_default();
         self.minor >= 2
             && set.mode.is_some()
             && set.umask.is_some()
             && supported.contains(MODE_UMASK)
+            && supported.contains(ACL)
     }
 
     async fn create_with_session(

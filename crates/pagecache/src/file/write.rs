@@ -12,8 +12,9 @@
 //! 3. No reader sees bytes past the high-water mark of the last page: an append fills them in
 //!    place.
 //! 4. A page that an uncached write brings in is marked; one that was present keeps its state (I4).
-//!    The flusher gets the marked pages before the call returns; the caller waits only while
-//!    [`UNCACHED_UNWRITTEN`] of them are unwritten (I11). If the write ends within the last page,
+//!    The flusher writes the marked pages when there are 256 KiB of them, or 20 ms after the first
+//!    (`mapping/dirty.rs`); the caller waits only while [`UNCACHED_UNWRITTEN`] of them are
+//!    unwritten (I11). If the write ends within the last page,
 //!    that page waits for the next uncached write or the file's close.
 
 use crate::cache_policy::CachePolicy;
@@ -22,7 +23,6 @@ use crate::file::{File, Open};
 use crate::mapping::edit::Edit;
 use crate::mapping::index::{Replacement, Slot};
 use crate::mapping::snapshot::{Snapshot, Stop};
-use crate::mapping::writeback::is_worth_waking;
 use crate::mapping::{Mapping, State};
 use crate::memory::arena::{Frames, flag};
 use crate::memory::frame_no::FrameNo;
@@ -227,8 +227,7 @@ impl Open {
             let pause = !waited && mapping.dirty.is_to_pause(&limits);
             let behind = policy.is_uncached() && {
                 let mut state = mapping.state.lock();
-                let half = state.half_written.is_some_and(|page| state.dirty.contains(page));
-                let unwritten = state.dirty.len() - u64::from(half)
+                let unwritten = state.waiting()
                     + state.writeback.values().map(|r| r.end - r.start).sum::<u64>();
                 let most = UNCACHED_UNWRITTEN.min(limits.reserve as u64);
                 let full = unwritten >= most.min(hard / 2).max(1);
@@ -245,6 +244,9 @@ impl Open {
                 return Ok(());
             }
             if nowait {
+                if behind {
+                    mapping.lane().kick();
+                }
                 return if full || behind { Err(Error::WouldBlock) } else { Ok(()) };
             }
             self.unseen_error()?;
@@ -445,9 +447,6 @@ impl Mapping {
         let ends_inside = !step.end().is_multiple_of(PAGE_SIZE as u64);
         let half = ends_inside.then_some(step.end() / PAGE_SIZE as u64);
         state.half_written = half;
-        if half.is_none_or(|page| state.dirty.len() > 1 || !state.dirty.contains(page)) {
-            self.hurry(state);
-        }
-        is_worth_waking(state)
+        self.note_uncached(state)
     }
 }

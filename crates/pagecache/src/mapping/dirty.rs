@@ -3,7 +3,7 @@
 //!
 //! Lock order: a mapping's state, then the list.
 
-use crate::mapping::writeback::Ask;
+use crate::mapping::writeback::{Ask, BATCH_PAGES, MAX_IN_FLIGHT};
 use crate::mapping::{Mapping, State};
 use crate::ranges::RangeSet;
 use crate::writeback::flusher::{AGE, DirtyFile};
@@ -12,9 +12,28 @@ use crate::writeback::throttle::Writeback;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use weir_base::sync::atomic::Ordering;
 use weir_vfs::{Error, Result};
+
+/// How long a few pages of uncached writes wait for others.
+pub(crate) const GATHER: Duration = Duration::from_millis(20);
+
+impl State {
+    /// The number of dirty pages that are written when the file's pages are due: all but the one in the middle of
+    /// which the last uncached write ended.
+    pub(crate) fn waiting(&self) -> u64 {
+        let half = self.half_written.is_some_and(|page| self.dirty.contains(page));
+        self.dirty.len() - u64::from(half)
+    }
+
+    /// Nothing is urgent once no page waits.
+    pub(crate) fn relax(&mut self) {
+        if self.waiting() == 0 {
+            self.urgent_at = None;
+        }
+    }
+}
 
 impl Mapping {
     /// The lane of its store.
@@ -67,8 +86,37 @@ impl Mapping {
 
     /// Makes all dirty pages due now, old or not. The caller kicks the flusher afterwards.
     pub(crate) fn hurry(&self, state: &mut State) {
-        state.urgent = true;
-        self.look_at(state, None);
+        if state.waiting() > 0 {
+            state.urgent_at = Some(self.memory.now());
+            self.look_at(state, None);
+        }
+    }
+
+    /// Makes all dirty pages due soon: what is written until then goes to the store with them. Returns whether
+    /// the flusher has to learn of it.
+    fn gather(&self, state: &mut State) -> bool {
+        if state.urgent_at.is_some() {
+            return false;
+        }
+        let at = self.memory.now() + GATHER;
+        state.urgent_at = Some(at);
+        self.look_at(state, Some(at));
+        true
+    }
+
+    /// An uncached write has ended: makes its pages due. Returns whether to wake the flusher.
+    pub(crate) fn note_uncached(&self, state: &mut State) -> bool {
+        match state.waiting() {
+            0 => {
+                state.relax();
+                false
+            }
+            BATCH_PAGES.. => {
+                self.hurry(state);
+                state.writeback.len() < MAX_IN_FLIGHT
+            }
+            _ => self.gather(state),
+        }
     }
 
     /// Pages have become clean, or can be written again. The caller kicks the flusher afterwards.
@@ -77,8 +125,10 @@ impl Mapping {
             Some(retry_at) if !state.is_clean() => self.look_at(state, Some(retry_at)),
             _ => {
                 self.note_unbegun(state);
-                if state.urgent || state.is_clean() {
+                if state.is_clean() {
                     self.look_at(state, None);
+                } else if let Some(at) = state.urgent_at {
+                    self.look_at(state, Some(at));
                 }
             }
         }
@@ -127,11 +177,13 @@ impl DirtyFile for Mapping {
         let ask = if pressed || now - since >= AGE || !state.failing.is_empty() {
             Some(Ask::Background)
         } else {
-            state.urgent.then_some(Ask::Urgent)
+            state.urgent_at.is_some_and(|at| at <= now).then_some(Ask::Urgent)
         };
         // Pages not written now are looked at again when a write of the file ends, or at `next` at
         // the latest.
         let next = failed.unwrap_or(if now - since >= AGE { now + AGE } else { since + AGE });
+        let gathers = state.urgent_at.filter(|&at| at > now);
+        let next = gathers.map_or(next, |at| at.min(next));
         {
             let mut list = self.lane().files.lock();
             list.set_due(&mut listed, next);
@@ -155,7 +207,57 @@ impl DirtyFile for Mapping {
 mod tests {
     use super::*;
     use crate::testing::Rig;
+    use crate::{Background, Config};
+    use weir_stores::memory::MemoryFs;
     use weir_vfs::IoFlags;
+
+    #[test]
+    fn a_few_uncached_pages_wait_for_others() {
+        let config = Config { background: Background::Rounds, ..Config::default() };
+        let rig = Rig::configured(MemoryFs::new(), config);
+        let file = rig.create("f");
+        let mapping = file.open.mapping.clone();
+        let urgent_at = || mapping.state.lock().urgent_at;
+        let written = || file.stats().writeback_ops;
+        let write = |len, at| file.write_at(&vec![1; len], at, IoFlags::UNCACHED).unwrap();
+
+        let begun = mapping.memory.now();
+        (0..10).for_each(|page| _ = write(4096, page * 4096));
+        let due = urgent_at().unwrap();
+        assert!(due >= begun + GATHER);
+        mapping.clone().flush(false, due - Duration::from_nanos(1));
+        assert_eq!((written(), urgent_at()), (0, Some(due)));
+        mapping.clone().flush(false, due);
+        assert_eq!((written(), urgent_at(), file.resident()), (1, None, vec![]));
+
+        // Enough of them do not wait.
+        let begun = mapping.memory.now();
+        (0..BATCH_PAGES - 1).for_each(|page| _ = write(4096, page * 4096));
+        assert!(urgent_at().unwrap() >= begun + GATHER);
+        write(4096, (BATCH_PAGES - 1) * 4096);
+        let due = urgent_at().unwrap();
+        assert!(due <= mapping.memory.now());
+        mapping.clone().flush(false, due);
+        assert_eq!((written(), urgent_at()), (2, None));
+
+        // Nothing is left of a decision about pages that are gone.
+        write(8192, 0);
+        pollster::block_on(file.truncate_async(0)).unwrap();
+        assert_eq!(urgent_at(), None);
+        mapping.clone().flush(false, mapping.memory.now());
+        let begun = mapping.memory.now();
+        write(8192, 0);
+        let due = urgent_at().unwrap();
+        assert!(due >= begun + GATHER && mapping.state.lock().listed.as_ref().unwrap().due <= due);
+        mapping.clone().flush(false, due);
+        assert_eq!(urgent_at(), None);
+
+        // Part of a page waits for the rest of it, or for the close.
+        write(100, 0);
+        assert_eq!(urgent_at(), None);
+        drop(file);
+        assert!(urgent_at().unwrap() <= mapping.memory.now());
+    }
 
     #[test]
     fn tasks_that_write_times_do_not_pile_up() {

@@ -111,8 +111,8 @@ pub(crate) struct State {
     pub(crate) dirty: RangeSet,
     /// When the file last turned from clean to dirty.
     pub(crate) dirty_since: Option<Instant>,
-    /// An uncached write or a sync wants dirty pages written now.
-    pub(crate) urgent: bool,
+    /// When all dirty pages but the half-written one are due, if that is before they are old.
+    pub(crate) urgent_at: Option<Instant>,
     /// The page in the middle of which the last uncached write ended. The next one probably
     /// continues there, so uncached writes alone do not cause its writeback.
     pub(crate) half_written: Option<u64>,
@@ -205,7 +205,7 @@ impl Mapping {
                 fills: Vec::new(),
                 dirty: RangeSet::default(),
                 dirty_since: None,
-                urgent: false,
+                urgent_at: None,
                 half_written: None,
                 listed: None,
                 next_write: 1,
@@ -280,6 +280,7 @@ impl Mapping {
         state.no_longer_failing(pages);
         self.dirty.sub(gone);
         if gone > 0 {
+            state.relax();
             self.note_progress(state);
             self.lane().kick();
             self.writeback().cleaned.notify();

@@ -37,11 +37,9 @@ use weir_vfs::{Caller, Capabilities, Error, Result, SetAttr, SetTime, Source, Wr
 /// Most pages in one write to the store: 1 MiB.
 const WRITE_PAGES: u64 = 256;
 /// Most writes of one file in flight.
-const MAX_IN_FLIGHT: usize = 8;
-/// With this many in flight, pages of uncached writes wait
-const BUSY: usize = 2;
-/// until there are so many of them: 256 KiB.
-const BATCH_PAGES: u64 = 64;
+pub(crate) const MAX_IN_FLIGHT: usize = 8;
+/// So many pages of uncached writes are written at once: 256 KiB.
+pub(crate) const BATCH_PAGES: u64 = 64;
 /// First and longest delay after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
@@ -100,14 +98,6 @@ enum OnLoss {
     GoOn,
 }
 
-/// Whether to wake the flusher for the pages of an uncached write. A few pages are not worth it
-/// while the store is busy with the file: the end of a write wakes the flusher, which then takes
-/// all pages that have accumulated.
-pub(crate) fn is_worth_waking(state: &State) -> bool {
-    let in_flight = state.writeback.len();
-    in_flight < BUSY || (in_flight < MAX_IN_FLIGHT && state.dirty.len() >= BATCH_PAGES)
-}
-
 impl State {
     /// Pages were written or dropped: they no longer count as failing.
     pub(crate) fn no_longer_failing(&mut self, pages: Range<u64>) {
@@ -129,9 +119,15 @@ impl Mapping {
         begun: &mut RangeSet,
     ) {
         let mut cursor = pages.start;
+        let mut urgent_at = None;
         loop {
             let op = {
                 let mut state = self.state.lock();
+                // Once all urgent pages are begun, those that come meanwhile gather.
+                let asked_at = *urgent_at.get_or_insert(state.urgent_at);
+                if ask == Ask::Urgent && state.urgent_at != asked_at {
+                    return;
+                }
                 if ask != Ask::Now && state.retry_at.is_some_and(|t| t > self.memory.now()) {
                     return;
                 }
@@ -161,6 +157,7 @@ impl Mapping {
                 }
                 cursor = run.end;
                 state.dirty.remove(run.clone());
+                state.relax();
                 begun.insert(run.clone());
                 let number = state.next_write;
                 state.next_write += 1;
@@ -247,10 +244,8 @@ impl Mapping {
                 }
             }
         }
-        let waits = u64::from(state.half_written.is_some_and(|page| state.dirty.contains(page)));
-        if state.dirty.len() == waits {
-            state.urgent = false;
-        } else if state.writeback.is_empty() {
+        state.relax();
+        if state.waiting() > 0 && state.writeback.is_empty() {
             state.dirty_since = Some(memory.now());
         }
         self.dirty.sub(pages - again);

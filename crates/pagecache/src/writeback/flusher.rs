@@ -1,7 +1,7 @@
 //! The flusher: writes dirty pages without a caller's request.
 //!
 //! 1. It writes files that have been dirty for a while, all files when too much is dirty or memory
-//!    is short, and pages of uncached writes at once (I11).
+//!    is short, and pages of uncached writes when 256 KiB have gathered, or after 20 ms (I11).
 //! 2. The cost of a round depends on the work due, not on the number of dirty files. So each dirty
 //!    file has a time of its next look, and each event that gives the flusher work with it moves
 //!    that time forward; a separate set has the files with pages that no thread has begun to write,
@@ -15,7 +15,7 @@
 //!                 list_dirty (first dirty page, or changed times)
 //!      unlisted -----------------------------------------------> listed, due after AGE
 //!         ^                                                          |     ^
-//!         |                       hurry, note_progress, retry_at:    |     | flush: begins writes, due
+//!         |                       hurry, gather, note_progress:      |     | flush: begins writes, due
 //!         |                       due earlier (look_at)              v     | again after AGE, or at retry_at
 //!         +---------------------------------------------------- flush (the flusher's look)
 //!            file is clean: leaves the list, and settles times
@@ -140,11 +140,17 @@ impl Lane {
     pub(crate) fn flush_loop(&self, memory: &Memory) {
         let mut round = Round::new(memory);
         loop {
-            self.flusher.sleep(TICK);
+            self.flusher.sleep(self.until_due(memory.now()).min(TICK));
             if self.flush_round(memory, &mut round) {
                 return;
             }
         }
+    }
+
+    /// The time until a file is due; at most [`AGE`].
+    fn until_due(&self, now: Instant) -> Duration {
+        let list = self.files.lock();
+        list.due.first().map_or(AGE, |&(due, _)| due.saturating_duration_since(now))
     }
 
     /// One look at what is to be written or closed. Says whether the flusher ends.

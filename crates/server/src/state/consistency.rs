@@ -370,7 +370,9 @@ impl World {
             let made = |key: &StateKey| self.state.newest(*key).is_some();
             assert!(client.states.iter().all(made), "{:?}", client.states);
         }
-        assert!(self.state.files.values().all(|file| !file.is_idle()), "an idle file");
+        let is_used =
+            |(node, file): (&Node, &FileState)| self.state.opens.is_open(*node) || !file.is_idle();
+        assert!(self.files().all(is_used), "an idle file");
         let revoked = self.state.clients.iter().flat_map(|client| {
             client.revoked.iter().map(|revoked| (revoked.key, (client.id, revoked.why)))
         });
@@ -417,32 +419,59 @@ impl World {
 
     fn check_opens(&self) {
         let state = &self.state;
-        for (key, open) in &state.opens {
-            assert!(state.files[&open.node].opens.contains(key));
+        state.opens.check();
+        for (key, open) in state.opens.iter() {
             assert!(state.clients.get(open.client).unwrap().states.contains(key));
         }
-        assert_eq!(
-            self.files().map(|(_, file)| file.opens.len()).sum::<usize>(),
-            state.opens.len()
-        );
-        let unconfirmed = state.opens.iter().filter(|(_, open)| open.unconfirmed.is_some());
-        let unconfirmed: HashSet<&StateKey> = unconfirmed.map(|(key, _)| key).collect();
-        assert_eq!(state.unconfirmed.iter().collect::<HashSet<_>>(), unconfirmed);
+        self.check_conflicts();
         let reserved = self.reserved.iter().copied();
-        let opens = state.opens.values().map(|open| open.client).chain(reserved);
+        let opens = state.opens.iter().map(|(_, open)| open.client).chain(reserved);
         let shares = self.files().flat_map(|(_, file)| file.shares.iter().map(|(o, _)| o.host));
         self.check_tally(&state.tallies.opens, opens, shares);
     }
 
+    /// What the counters and indices answer, as the opens of each file answer it.
+    fn check_conflicts(&self) {
+        let opens = &self.state.opens;
+        let modes = (0..16).map(|bits| Share {
+            access: Access::from_bits_truncate(bits),
+            deny: Access::from_bits_truncate(bits >> 2),
+        });
+        let modes: Vec<Share> = modes.collect();
+        for ino in 0..FILES {
+            let node = Node { export: 0, id: FileId { ino, generation: 0 } };
+            let all = opens.iter().filter(|(_, open)| open.node == node);
+            let all: Vec<_> = all.map(|(key, open)| (*key, open)).collect();
+            assert_eq!(opens.is_open(node), !all.is_empty());
+            assert_eq!(opens.of_file(node).count(), all.len());
+            let writes = all.iter().any(|(_, open)| open.share.access.contains(Access::WRITE));
+            assert_eq!(opens.is_open_to_write(node), writes);
+            let clients = self.state.clients.iter().map(|client| client.id);
+            for client in clients {
+                let own = all.iter().filter(|(_, open)| open.client == client).count();
+                assert_eq!(opens.of_client(client, node).count(), own);
+                assert_eq!(opens.is_open_by_others(client, node), own < all.len());
+            }
+            let owners = all.iter().map(|(_, open)| Some((open.client, &open.owner)));
+            for by in owners.chain([None]) {
+                for &mode in &modes {
+                    let mut others = all.iter().filter(|(_, o)| by != Some((o.client, &o.owner)));
+                    let conflicts = others.any(|(_, o)| o.share.conflicts(mode));
+                    assert_eq!(opens.are_in_conflict(node, by, mode), conflicts, "{by:?} {mode:?}");
+                }
+            }
+        }
+    }
+
     fn check_locks(&self) {
         let state = &self.state;
-        for (key, lock) in &state.locks {
-            assert!(state.files[&lock.node].lock_states.contains(key));
+        state.locks.check();
+        for (key, lock) in state.locks.iter() {
             assert!(state.clients.get(lock.owner.client).unwrap().states.contains(key));
-            let open = state.opens.get(&lock.open).expect("locks are under an open");
+            let open = state.opens.get(lock.open).expect("locks are under an open");
             assert_eq!((open.client, open.node), (lock.owner.client, lock.node));
         }
-        let owners = state.locks.values().map(|lock| lock.owner.client);
+        let owners = state.locks.iter().map(|(_, lock)| lock.owner.client);
         self.check_tally(&state.tallies.lock_states, owners, [].into_iter());
         let (mut clients, mut hosts) = (Vec::new(), Vec::new());
         for (node, file) in self.files() {
@@ -451,7 +480,7 @@ impl World {
                 assert_eq!(conflict, None, "{node:?}");
                 match holder {
                     Holder::V4(owner) => {
-                        assert!(state.lock_state_of(*node, owner).is_some());
+                        assert!(state.locks.of_owner(owner, *node).is_some());
                         clients.push(owner.client);
                     }
                     Holder::Nlm(owner) => hosts.push(owner.host),
@@ -481,6 +510,9 @@ impl World {
             });
             let sharing = file.shares.iter().map(|(owner, _)| owner.host);
             let waiting = file.waiting.iter().map(|waiting| waiting.owner.host);
+            let nlm_ranges =
+                file.ranges.all().filter(|(holder, _)| matches!(holder, Holder::Nlm(_)));
+            assert_eq!(file.nlm_ranges, nlm_ranges.count());
             for host in of_nlm.chain(sharing).chain(waiting) {
                 assert!(state.nlm.hosts[&host].files.contains(node), "{host} {node:?}");
             }
@@ -499,13 +531,13 @@ impl World {
     fn check_delegations(&self) {
         let state = &self.state;
         for (key, held) in &state.delegations.by_key {
-            assert!(state.delegations.by_node[&held.node].contains(key));
+            assert_eq!(state.delegations.by_node[&(held.node, held.kind, held.client)], *key);
             assert!(state.clients.get(held.client).unwrap().states.contains(key));
             assert!(held.stand_in.is_none_or(|open| {
-                state.opens.get(&open).is_none_or(|open| open.node == held.node)
+                state.opens.get(open).is_none_or(|open| open.node == held.node)
             }));
         }
-        let listed = state.delegations.by_node.values().map(Vec::len).sum::<usize>();
+        let listed = state.delegations.by_node.len();
         assert_eq!(listed, state.delegations.by_key.len());
         assert_eq!(state.filter().any(), listed > 0);
         let clients = state.delegations.by_key.values().map(|held| held.client);

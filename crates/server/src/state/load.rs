@@ -1,4 +1,5 @@
-//! State as many clients leave it, so that `tests/state_memory.rs` can measure its memory.
+//! State of many clients, so that `tests/state_memory.rs` can measure its memory, and `benches/state.rs` what the
+//! transitions cost.
 
 use crate::handle::Node;
 use crate::state::{
@@ -19,6 +20,15 @@ const CHANNEL: Channel = Channel {
     max_operations: 64,
     slots: 64,
 };
+
+/// A file that a client has open.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadedFile {
+    client: ClientId,
+    node: Node,
+    open: StateId,
+    locks: Option<StateId>,
+}
 
 /// The state of many clients, with file handles of no size.
 #[derive(Debug)]
@@ -72,10 +82,18 @@ impl StateLoad {
     /// Opens the next file, each for the next client. Returns false if the state refuses it.
     pub fn open_file(&mut self) -> bool {
         let ino = self.opens.len();
+        let opened = self.open(ino % self.clients.len(), ino);
+        self.opens.extend(opened.map(|file| file.open));
+        opened.is_some()
+    }
+
+    /// Opens file `ino` for client `number`. Returns `None` if the state refuses it.
+    pub fn open(&mut self, number: usize, ino: usize) -> Option<LoadedFile> {
+        let (client, node) = (self.clients[number], node(ino));
         let request = OpenRequest {
-            client: self.clients[ino % self.clients.len()],
+            client,
             owner: Bytes::from(format!("open id: {ino:24}")),
-            node: node(ino),
+            node,
             share: BOTH,
             claim: Claim::New,
             confirm: false,
@@ -84,9 +102,50 @@ impl StateLoad {
             truncates: false,
             file: (),
         };
-        let opened = self.state.open(request, NOW);
-        self.opens.extend(opened);
-        opened.is_ok()
+        let open = self.state.open(request, NOW).ok()?;
+        Some(LoadedFile { client, node, open, locks: None })
+    }
+
+    /// Locks bytes of an open file. Returns false if the state refuses it.
+    pub fn lock(&mut self, file: &mut LoadedFile, start: u64, end: u64, exclusive: bool) -> bool {
+        let owner = Bytes::from_static(b"lock id: of one process");
+        let request = LockRequest {
+            client: file.client,
+            target: file.locks.map_or(LockTarget::Open(file.open, owner), LockTarget::Locks),
+            node: file.node,
+            range: Range { start, end },
+            exclusive,
+            reclaim: false,
+            wait: false,
+            listens: false,
+        };
+        let locked = self.state.lock(request, NOW).ok();
+        file.locks = locked.or(file.locks);
+        locked.is_some()
+    }
+
+    /// Unlocks bytes of an open file. Returns false if the state refuses it.
+    pub fn unlock(&mut self, file: &mut LoadedFile, start: u64, end: u64) -> bool {
+        let Some(locks) = file.locks else { return false };
+        let range = Range { start, end };
+        let unlocked = self.state.unlock(file.client, locks, file.node, range).ok();
+        file.locks = unlocked.or(file.locks);
+        unlocked.is_some()
+    }
+
+    /// What READ asks of the state. Returns false if the state refuses it.
+    pub fn read(&mut self, file: &LoadedFile) -> bool {
+        self.state.io(Some(file.client), file.open, file.node, Access::READ).is_ok()
+    }
+
+    /// What READ of file `ino` without an open asks of the state. Returns false if the state refuses it.
+    pub fn read_unopened(&mut self, ino: usize) -> bool {
+        self.state.anonymous_io(node(ino), Access::READ, NOW).is_ok()
+    }
+
+    /// Closes a file, and releases its locks. Returns false if the state refuses it.
+    pub fn close(&mut self, file: LoadedFile) -> bool {
+        self.state.close(file.client, file.open, file.node).is_ok()
     }
 
     /// Locks range `number`; the ranges of all files do not touch, so that none are joined. Returns

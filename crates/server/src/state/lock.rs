@@ -17,7 +17,7 @@ use crate::state::tables::lock::{
     Holder, LockError, LockOwner, LockRequest, LockState, LockTarget,
 };
 use crate::state::tables::lock_waiters::{Wait, WantedLock};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 use weir_vfs::{Access, LockConflict as Conflict, LockRange as Range, RangeLocks};
 
@@ -39,16 +39,16 @@ impl<F: Clone> State<F> {
                 let open = self.open_for_locks(client, id, node, now)?;
                 // Copied, because the decoded name keeps the buffer of the whole request alive.
                 let owner = LockOwner { client, name: OwnerName::copy_from_slice(&name) };
-                let known = self.lock_state_of(node, &owner);
+                let known = self.locks.of_owner(&owner, node);
                 (open, owner, known)
             }
             LockTarget::Locks(id) => {
-                let state = self.lock_state_mut(client, id, node)?;
+                let state = self.lock_state(client, id, node)?;
                 (state.open, state.owner.clone(), Some(id.key))
             }
         };
         let needed = if exclusive { Access::WRITE } else { Access::READ };
-        if !self.opens.get(&open).is_some_and(|o| o.share.access.intersects(needed)) {
+        if !self.opens.get(open).is_some_and(|o| o.share.access.intersects(needed)) {
             return Err(StateError::OpenMode.into());
         }
         let requester = Requester::of(client, reclaim);
@@ -65,7 +65,7 @@ impl<F: Clone> State<F> {
             }
             let waits = Wait::new(wanted, open, listens, now).again(waited.as_ref());
             self.lock_waiters.wait(owner.clone(), waits, listens);
-            self.opens.get_mut(&open).ok_or(StateError::BadStateId)?.waits = true;
+            self.opens.change(open, |open| open.waits = true).ok_or(StateError::BadStateId)?;
         }
         taken?;
         self.lock_waiters.leave(&owner, wanted);
@@ -74,18 +74,19 @@ impl<F: Clone> State<F> {
             None => {
                 let key = self.new_key();
                 self.locks.insert(key, LockState { owner, node, open, seq: 0 });
-                self.files.entry(node).or_default().lock_states.push(key);
                 let account = self.account(client);
                 self.tallies.lock_states.add(account, 1);
                 self.clients.get_mut(client)?.states.insert(key);
                 key
             }
         };
-        let state = self.locks.get_mut(&key).ok_or(StateError::BadStateId)?;
-        state.seq = next_seq(state.seq);
-        // Locks of a delegation that has ended may be under another open of the client.
-        state.open = open;
-        let id = StateId { seq: state.seq, key };
+        let changed = self.locks.change(key, |state| {
+            state.seq = next_seq(state.seq);
+            // Locks of a delegation that has ended may be under another open of the client.
+            state.open = open;
+            StateId { seq: state.seq, key }
+        });
+        let id = changed.ok_or(StateError::BadStateId)?;
         // The request may have downgraded an exclusive lock to a shared one.
         self.grant_waiting(node);
         Ok(id)
@@ -120,15 +121,17 @@ impl<F: Clone> State<F> {
         node: Node,
         range: Range,
     ) -> Result<StateId, StateError> {
-        let owner = self.lock_state_mut(client, id, node)?.owner.clone();
+        let owner = self.lock_state(client, id, node)?.owner.clone();
         self.lock_waiters.asks(&owner);
         let holder = Holder::V4(owner);
         self.check_unlock(node, &holder, range)?;
-        let state = self.lock_state_mut(client, id, node)?;
-        state.seq = next_seq(state.seq);
-        let seq = state.seq;
+        let changed = self.locks.change(id.key, |state| {
+            state.seq = next_seq(state.seq);
+            StateId { seq: state.seq, key: id.key }
+        });
+        let id = changed.ok_or(StateError::BadStateId)?;
         self.free_range(node, &holder, range);
-        Ok(StateId { seq, key: id.key })
+        Ok(id)
     }
 
     /// FREE_STATEID: forgets a lock state without locks, or acknowledges a revoked state.
@@ -147,7 +150,7 @@ impl<F: Clone> State<F> {
             return Err(StateError::BadStateId);
         }
         check_seq(id.seq, newest.seq, true)?;
-        let state = self.locks.get(&id.key).ok_or(StateError::LocksHeld)?;
+        let state = self.locks.get(id.key).ok_or(StateError::LocksHeld)?;
         if self.holds(state.node, &state.owner) {
             return Err(StateError::LocksHeld);
         }
@@ -183,7 +186,7 @@ impl<F: Clone> State<F> {
         principal: &Principal,
     ) -> Result<LockOwner, StateError> {
         self.client_of_own(key, principal)?;
-        self.locks.get(&key).map(|l| l.owner.clone()).ok_or(StateError::BadStateId)
+        self.locks.get(key).map(|l| l.owner.clone()).ok_or(StateError::BadStateId)
     }
 
     /// RELEASE_LOCKOWNER: forgets an owner that holds no locks.
@@ -192,11 +195,10 @@ impl<F: Clone> State<F> {
     /// [`StateError::LocksHeld`].
     pub(crate) fn release_lock_owner(&mut self, owner: &LockOwner) -> Result<(), StateError> {
         self.lock_waiters.asks(owner);
-        let client = self.clients.get(owner.client)?;
-        let keys = client.states.iter().copied();
-        let keys: Vec<StateKey> =
-            keys.filter(|key| self.locks.get(key).is_some_and(|l| l.owner == *owner)).collect();
-        let holds = |key: &StateKey| self.locks.get(key).is_some_and(|l| self.holds(l.node, owner));
+        self.clients.get(owner.client)?;
+        let keys = self.locks.all_of_owner(owner);
+        let holds =
+            |key: &StateKey| self.locks.get(*key).is_some_and(|l| self.holds(l.node, owner));
         if keys.iter().any(holds) {
             return Err(StateError::LocksHeld);
         }
@@ -213,27 +215,21 @@ impl<F: Clone> State<F> {
 
     /// The names of a client's lock owners that have lock state.
     pub(crate) fn lock_owners(&self, client: ClientId) -> impl Iterator<Item = &OwnerName> {
-        self.states_of(client).filter_map(|key| self.locks.get(key)).map(|lock| &lock.owner.name)
+        self.states_of(client).filter_map(|key| self.locks.get(*key)).map(|lock| &lock.owner.name)
     }
 
     fn holds(&self, node: Node, owner: &LockOwner) -> bool {
         self.files.get(&node).is_some_and(|f| f.ranges.holds(&Holder::V4(owner.clone())))
     }
 
-    pub(super) fn lock_state_of(&self, node: Node, owner: &LockOwner) -> Option<StateKey> {
-        let states = self.files.get(&node)?.lock_states.iter().copied();
-        states.into_iter().find(|key| self.locks.get(key).is_some_and(|l| l.owner == *owner))
-    }
-
-    fn lock_state_mut(
-        &mut self,
+    fn lock_state(
+        &self,
         client: ClientId,
         id: StateId,
         node: Node,
-    ) -> Result<&mut LockState, StateError> {
-        let missing = self.missing(id.key);
+    ) -> Result<&LockState, StateError> {
         let zero_is_newest = self.clients.get(client)?.owner.sessions;
-        let state = self.locks.get_mut(&id.key).ok_or(missing)?;
+        let state = self.locks.get(id.key).ok_or_else(|| self.missing(id.key))?;
         if state.owner.client != client || state.node != node {
             return Err(StateError::BadStateId);
         }
@@ -295,17 +291,21 @@ impl<F: Clone> State<F> {
     /// Unlocks all that holders have locked of a file.
     pub(super) fn release_ranges(&mut self, node: Node, holders: &[Holder]) {
         let Some(file) = self.files.get_mut(&node) else { return };
-        let release = |holder| {
+        let (mut released, mut counts) = (Vec::new(), Vec::new());
+        for holder in holders {
             let before = file.ranges.len();
+            if file.store_locks.is_some() {
+                released.extend(file.ranges.of(holder).map(|lock| lock.range));
+            }
             file.ranges.release(holder);
-            (holder, before, file.ranges.len())
-        };
-        let released: Vec<_> = holders.iter().map(release).collect();
-        let any = released.iter().any(|(_, before, after)| after < before);
-        if let Some(locks) = file.store_locks.as_ref().filter(|_| any) {
-            file.ranges.gaps(Range::ALL).into_iter().for_each(|gap| locks.unlock(gap));
+            file.count_nlm(holder, before);
+            counts.push((holder, before, file.ranges.len()));
         }
-        for (holder, before, after) in released {
+        if let Some(locks) = &file.store_locks {
+            let gaps = released.into_iter().flat_map(|range| file.ranges.gaps(range));
+            gaps.for_each(|gap| locks.unlock(gap));
+        }
+        for (holder, before, after) in counts {
             self.count_ranges(holder, before, after);
         }
     }
@@ -350,6 +350,7 @@ impl<F: Clone> State<F> {
         let before = file.ranges.len();
         let changed = change(&mut file.ranges);
         let after = file.ranges.len();
+        file.count_nlm(holder, before);
         if let Some(locks) = file.store_locks.as_ref().filter(|_| before > 0) {
             file.ranges.gaps(range).into_iter().for_each(|gap| locks.unlock(gap));
         }
@@ -376,36 +377,26 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// The lock states under an open.
-    pub(super) fn locks_under(&self, open: StateKey, node: Node) -> Vec<StateKey> {
-        let states = self.files.get(&node).into_iter().flat_map(|file| &file.lock_states);
-        let is_under = |key: &&StateKey| self.locks.get(key).is_some_and(|l| l.open == open);
-        states.filter(is_under).copied().collect()
-    }
-
     /// Removes an owner's locks on a file, and its lock state, from every table.
     pub(super) fn drop_lock_state(&mut self, key: StateKey) {
-        self.drop_lock_states(&HashSet::from([key]));
+        self.drop_lock_states([key]);
     }
 
     /// Removes those of these states that are lock states, as
-    /// [`drop_lock_state`](Self::drop_lock_state) does. Goes through the tables of each file once: a
+    /// [`drop_lock_state`](Self::drop_lock_state) does. Grants waiting locks of each file once: a
     /// client may have very many lock-owners with locks on one file.
-    pub(super) fn drop_lock_states(&mut self, keys: &HashSet<StateKey>) {
+    pub(super) fn drop_lock_states(&mut self, keys: impl IntoIterator<Item = StateKey>) {
         let mut files: HashMap<Node, Vec<Holder>> = HashMap::new();
         for key in keys {
             let Some(LockState { owner, node, .. }) = self.locks.remove(key) else { continue };
             self.lock_waiters.asks(&owner);
             if let Ok(client) = self.clients.get_mut(owner.client) {
-                client.states.remove(key);
+                client.states.remove(&key);
             }
             self.tallies.lock_states.subtract(owner.client, 1);
             files.entry(node).or_default().push(Holder::V4(owner));
         }
         for (node, holders) in files {
-            if let Some(file) = self.files.get_mut(&node) {
-                file.lock_states.retain(|key| !keys.contains(key));
-            }
             self.release_ranges(node, &holders);
             self.grant_waiting(node);
             self.drop_idle(node);

@@ -54,7 +54,7 @@ pub(crate) use error::StateError;
 pub(crate) use grace::Grace;
 pub(crate) use ids::Ids;
 pub use limits::Limits;
-pub use load::StateLoad;
+pub use load::{LoadedFile, StateLoad};
 pub(crate) use record::{LockHost, Record};
 pub(crate) use session::{SequenceArgs, Sequenced, SessionId};
 pub(crate) use share::Share;

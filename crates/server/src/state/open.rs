@@ -24,7 +24,6 @@ use crate::state::table::State;
 use crate::state::tables::delegation::Touch;
 use crate::state::tables::lock::LockOwner;
 use crate::state::tables::open::{Claim, Io, Open, OpenRequest, OpenSnapshot, PriorOpen, Use};
-use std::collections::HashSet;
 use std::time::Duration;
 use weir_vfs::Access;
 
@@ -64,8 +63,7 @@ impl<F: Clone> State<F> {
         if self.nlm_share_conflict(node, None, effect) {
             return Err(StateError::ShareDenied);
         }
-        let mine = self.opens_of(node).find(|(_, o)| o.client == client && o.owner == owner);
-        let key = match mine.map(|(key, _)| key) {
+        let key = match self.opens.of_owner(client, &owner, node) {
             Some(key) => key,
             None => {
                 // A delegation promises one open. The client may not turn it into any number of
@@ -77,9 +75,6 @@ impl<F: Clone> State<F> {
                 };
                 self.check_quota(Resource::Open, Requester::of(client, again), now)?;
                 let key = self.new_key();
-                if confirm {
-                    self.unconfirmed.push(key);
-                }
                 let open = Open {
                     client,
                     // Copied, because the decoded name keeps the buffer of the whole request alive.
@@ -106,33 +101,35 @@ impl<F: Clone> State<F> {
             Claim::Delegated => self.delegations.made_by(client, node),
             Claim::New | Claim::Reclaim => None,
         };
-        let open = self.opens.get_mut(&key).ok_or(StateError::BadStateId)?;
-        // Writes until `truncated`, too: no other open may deny a truncation in progress.
-        open.share = open.share.union(effect);
-        if made {
-            open.made_by = Some(by.clone());
-        } else if open.made_by.is_none() {
-            open.made_by = made_before;
-        }
-        open.by = by;
-        if !open.opened.contains(&share) {
-            open.opened.push(share);
-        }
-        if share.access.contains(Access::READ) && open.reader.is_none() {
-            open.reader = Some(file.clone());
-        }
-        if share.access.contains(Access::WRITE) && open.writer.is_none() {
-            open.writer = Some(file);
-        }
-        open.seq = next_seq(open.seq);
-        Ok(StateId { seq: open.seq, key })
+        let opened = self.opens.change(key, |open| {
+            // Writes until `truncated`, too: no other open may deny a truncation in progress.
+            open.share = open.share.union(effect);
+            if made {
+                open.made_by = Some(by.clone());
+            } else if open.made_by.is_none() {
+                open.made_by = made_before;
+            }
+            open.by = by;
+            if !open.opened.contains(&share) {
+                open.opened.push(share);
+            }
+            if share.access.contains(Access::READ) && open.reader.is_none() {
+                open.reader = Some(file.clone());
+            }
+            if share.access.contains(Access::WRITE) && open.writer.is_none() {
+                open.writer = Some(file);
+            }
+            open.seq = next_seq(open.seq);
+            StateId { seq: open.seq, key }
+        });
+        opened.ok_or(StateError::BadStateId)
     }
 
     /// Whether a client has an open of a file that it knows of.
     fn has_open(&self, client: ClientId, node: Node) -> bool {
         let stand_in = self.stand_in_owner(client, node);
-        let mut opens = self.opens_of(node);
-        opens.any(|(_, o)| o.client == client && Some(&o.owner) != stand_in.as_ref())
+        let mut opens = self.opens.of_client(client, node);
+        opens.any(|(_, o)| Some(&o.owner) != stand_in.as_ref())
     }
 
     /// Counts an open that a client is about to make of a file that does not exist yet.
@@ -165,15 +162,14 @@ impl<F: Clone> State<F> {
         let account = self.account(open.client);
         self.clients.get_mut(open.client)?.states.insert(key);
         self.tallies.opens.add(account, 1);
-        self.files.entry(open.node).or_default().opens.push(key);
         self.opens.insert(key, open);
         Ok(())
     }
 
     /// A snapshot of an owner's open of a file, for [`undo_open`](Self::undo_open).
     pub(crate) fn opened(&self, client: ClientId, owner: &OwnerName, node: Node) -> OpenSnapshot {
-        let mine = self.opens_of(node).find(|(_, o)| o.client == client && o.owner == *owner);
-        OpenSnapshot(mine.map(|(_, open)| PriorOpen {
+        let mine = self.opens.of_owner(client, owner, node).and_then(|key| self.opens.get(key));
+        OpenSnapshot(mine.map(|open| PriorOpen {
             seq: open.seq,
             share: open.share,
             opened: open.opened.clone(),
@@ -185,31 +181,27 @@ impl<F: Clone> State<F> {
     /// Restores the snapshot `before` of an open that led to `id`, because the client does not
     /// learn of it. Does nothing if the open has changed since.
     pub(crate) fn undo_open(&mut self, id: StateId, before: OpenSnapshot) {
-        let Some(open) = self.opens.get_mut(&id.key).filter(|open| open.seq == id.seq) else {
+        if self.opens.get(id.key).is_none_or(|open| open.seq != id.seq) {
             return;
-        };
+        }
         let Some(PriorOpen { seq, share, opened, by, made_by }) = before.0 else {
             // It may have got the locks of a delegation that the client has returned meanwhile.
-            let node = open.node;
-            self.drop_locks_under(id.key, node);
+            self.drop_lock_states(self.locks.under(id.key));
             return self.drop_open(id.key);
         };
-        (open.seq, open.share, open.opened) = (seq, share, opened);
-        (open.by, open.made_by) = (by, made_by);
-        if !share.access.contains(Access::READ) {
-            open.reader = None;
-        }
-        if !share.access.contains(Access::WRITE) {
-            open.writer = None;
-        }
+        self.opens.change(id.key, |open| {
+            (open.seq, open.opened) = (seq, opened);
+            (open.by, open.made_by) = (by, made_by);
+            open.reduce(share);
+        });
     }
 
     /// Ends the truncation of an OPEN: others may deny writing from now on, unless the owner has opened
     /// the file for writing.
     pub(crate) fn truncated(&mut self, id: StateId) {
-        if let Some(open) = self.opens.get_mut(&id.key) {
+        self.opens.change(id.key, |open| {
             open.share = open.opened.iter().fold(Share::default(), |all, &share| all.union(share));
-        }
+        });
     }
 
     /// OPEN_CONFIRM (RFC 7530 section 16.18).
@@ -222,22 +214,17 @@ impl<F: Clone> State<F> {
         id: StateId,
         node: Node,
     ) -> Result<StateId, StateError> {
-        let missing = self.missing(id.key);
-        let open = self.opens.get_mut(&id.key).ok_or(missing)?;
+        let open = self.opens.get(id.key).ok_or_else(|| self.missing(id.key))?;
         if open.client != client || open.node != node || open.unconfirmed.is_none() {
             return Err(StateError::BadStateId);
         }
         check_seq(id.seq, open.seq, false)?;
-        open.unconfirmed = None;
-        open.seq = next_seq(open.seq);
-        let seq = open.seq;
-        self.unconfirmed.retain(|key| *key != id.key);
-        Ok(StateId { seq, key: id.key })
+        self.change_open(id.key, |open| open.unconfirmed = None)
     }
 
     /// Drops an open if it is unconfirmed.
     pub(crate) fn cancel_unconfirmed(&mut self, key: StateKey) {
-        if self.opens.get(&key).is_some_and(|open| open.unconfirmed.is_some()) {
+        if self.opens.get(key).is_some_and(|open| open.unconfirmed.is_some()) {
             self.drop_open(key);
         }
     }
@@ -245,16 +232,15 @@ impl<F: Clone> State<F> {
     /// Drops opens that stayed unconfirmed for longer than a lease.
     pub(super) fn cancel_overdue(&mut self, now: Duration) {
         let late = |since: Duration| now.saturating_sub(since) > self.limits.lease;
-        let since = |key| self.opens.get(key).and_then(|open| open.unconfirmed);
-        let keys = self.unconfirmed.iter();
-        let gone: Vec<StateKey> =
-            keys.filter(|key| since(key).is_some_and(late)).copied().collect();
+        let overdue =
+            self.opens.unconfirmed().filter(|(_, open)| open.unconfirmed.is_some_and(late));
+        let gone: Vec<StateKey> = overdue.map(|(key, _)| key).collect();
         gone.into_iter().for_each(|key| self.cancel_unconfirmed(key));
     }
 
     /// The names of a client's open owners.
     pub(crate) fn open_owners(&self, client: ClientId) -> impl Iterator<Item = &OwnerName> {
-        self.states_of(client).filter_map(|key| self.opens.get(key)).map(|open| &open.owner)
+        self.states_of(client).filter_map(|key| self.opens.get(*key)).map(|open| &open.owner)
     }
 
     /// OPEN_DOWNGRADE.
@@ -268,20 +254,28 @@ impl<F: Clone> State<F> {
         node: Node,
         share: Share,
     ) -> Result<StateId, StateError> {
-        let open = self.open_mut(client, id, node)?;
+        let open = self.own_open(client, id, node)?;
         if share.access.is_empty() || !share.is_union_of(&open.opened) {
             return Err(StateError::NotASubset);
         }
-        open.share = share;
-        open.opened.retain(|o| o.is_within(share));
-        if !share.access.contains(Access::READ) {
-            open.reader = None;
-        }
-        if !share.access.contains(Access::WRITE) {
-            open.writer = None;
-        }
-        open.seq = next_seq(open.seq);
-        Ok(StateId { seq: open.seq, key: id.key })
+        self.change_open(id.key, |open| {
+            open.opened.retain(|o| o.is_within(share));
+            open.reduce(share);
+        })
+    }
+
+    /// Changes an open, and counts the change.
+    fn change_open(
+        &mut self,
+        key: StateKey,
+        change: impl FnOnce(&mut Open<F>),
+    ) -> Result<StateId, StateError> {
+        let changed = self.opens.change(key, |open| {
+            change(open);
+            open.seq = next_seq(open.seq);
+            StateId { seq: open.seq, key }
+        });
+        changed.ok_or(StateError::BadStateId)
     }
 
     /// CLOSE. Also drops the locks that were taken under the open.
@@ -294,18 +288,12 @@ impl<F: Clone> State<F> {
         id: StateId,
         node: Node,
     ) -> Result<(), StateError> {
-        if self.open_mut(client, id, node)?.share.access.contains(Access::WRITE) {
+        if self.own_open(client, id, node)?.share.access.contains(Access::WRITE) {
             self.delegations.changed_by(client, node);
         }
-        self.drop_locks_under(id.key, node);
+        self.drop_lock_states(self.locks.under(id.key));
         self.drop_open(id.key);
         Ok(())
-    }
-
-    /// Drops the locks that were taken under an open.
-    fn drop_locks_under(&mut self, open: StateKey, node: Node) {
-        let keys = self.locks_under(open, node).into_iter().collect();
-        self.drop_lock_states(&keys);
     }
 
     /// The handle for I/O under the stateid of an open, of locks under an open, or of a delegation.
@@ -322,11 +310,11 @@ impl<F: Clone> State<F> {
         if let Some(io) = self.delegation_io(client, id, node, access) {
             return io;
         }
-        let (open_key, lock) = match self.locks.get(&id.key) {
+        let (open_key, lock) = match self.locks.get(id.key) {
             Some(lock) => (lock.open, Some(lock)),
             None => (id.key, None),
         };
-        let open = self.opens.get(&open_key).ok_or_else(|| self.missing(id.key))?;
+        let open = self.opens.get(open_key).ok_or_else(|| self.missing(id.key))?;
         if open.unconfirmed.is_some()
             || open.node != node
             || client.is_some_and(|client| client != open.client)
@@ -361,18 +349,19 @@ impl<F: Clone> State<F> {
     /// A handle for writing from the opens of `client`, or, if that is `None`, from opens by the
     /// principal `by` in minor version 0.
     pub(crate) fn writer(&self, client: Option<ClientId>, by: &Principal, node: Node) -> Option<F> {
-        let is_its = |open: &Open<F>| match client {
-            Some(client) => client == open.client,
-            None => open.by == *by && !self.has_sessions(open.client),
-        };
-        let mut opens = self.opens_of(node);
+        if let Some(client) = client {
+            let mut opens = self.opens.of_client(client, node);
+            return opens.find_map(|(_, open)| open.writer.clone());
+        }
+        let is_its = |open: &Open<F>| open.by == *by && !self.has_sessions(open.client);
+        let mut opens = self.opens.of_file(node);
         opens.find_map(|(_, open)| open.writer.as_ref().filter(|_| is_its(open)).cloned())
     }
 
     /// Whether any client has the file open.
     #[cfg(test)]
     pub(crate) fn is_open(&self, node: Node) -> bool {
-        self.files.get(&node).is_some_and(|f| !f.opens.is_empty())
+        self.opens.is_open(node)
     }
 
     /// Whether a client may continue to use a file as it began to.
@@ -392,9 +381,9 @@ impl<F: Clone> State<F> {
                     Some(_) => return Err(StateError::BadStateId),
                     None => return Err(self.missing(key)),
                 }
-                let open = self.locks.get(&key).map_or(key, |lock| lock.open);
+                let open = self.locks.get(key).map_or(key, |lock| lock.open);
                 // The access that a delegation allows does not change.
-                let Some(open) = self.opens.get(&open) else { return Ok(()) };
+                let Some(open) = self.opens.get(open) else { return Ok(()) };
                 let file = if writes { &open.writer } else { &open.reader };
                 if file.is_some() { Ok(()) } else { Err(StateError::OpenMode) }
             }
@@ -402,7 +391,7 @@ impl<F: Clone> State<F> {
             StateRef::Bypass if !writes => Ok(()),
             _ => {
                 let share = Share { access, deny: Access::empty() };
-                let denied = self.share_conflict(node, None, share).is_some()
+                let denied = self.opens.are_in_conflict(node, None, share)
                     || self.nlm_share_conflict(node, None, share);
                 if denied { Err(StateError::Locked) } else { Ok(()) }
             }
@@ -433,7 +422,7 @@ impl<F: Clone> State<F> {
         principal: &Principal,
     ) -> Result<ClientId, StateError> {
         let client = self.client_of(key)?;
-        let open = self.opens.get(&self.locks.get(&key).map_or(key, |lock| lock.open));
+        let open = self.opens.get(self.locks.get(key).map_or(key, |lock| lock.open));
         let by = open.map(|open| &open.by).or_else(|| self.delegations.holder(key));
         if by == Some(principal) || self.clients.get(client)?.principal == *principal {
             return Ok(client);
@@ -455,22 +444,17 @@ impl<F: Clone> State<F> {
         principal: &Principal,
     ) -> Result<LockOwner, StateError> {
         self.client_of_own(key, principal)?;
-        let open = self.opens.get(&key).ok_or(StateError::BadStateId)?;
+        let open = self.opens.get(key).ok_or(StateError::BadStateId)?;
         Ok(LockOwner { client: open.client, name: open.owner.clone() })
     }
 
     /// The client, and the stateid with its current sequence number, of an open, lock or
     /// delegation.
     pub(crate) fn newest(&self, key: StateKey) -> Option<(ClientId, StateId)> {
-        let of_open = self.opens.get(&key).map(|o| (o.client, o.seq));
+        let of_open = self.opens.get(key).map(|o| (o.client, o.seq));
         let of_delegation = self.delegations.client_of(key).map(|client| (client, 1));
-        let of_lock = self.locks.get(&key).map(|l| (l.owner.client, l.seq));
+        let of_lock = self.locks.get(key).map(|l| (l.owner.client, l.seq));
         of_open.or(of_lock).or(of_delegation).map(|(client, seq)| (client, StateId { seq, key }))
-    }
-
-    pub(super) fn opens_of(&self, node: Node) -> impl Iterator<Item = (StateKey, &Open<F>)> {
-        let keys = self.files.get(&node).map_or(&[][..], |f| &f.opens);
-        keys.iter().filter_map(|&key| Some((key, self.opens.get(&key)?)))
     }
 
     /// Revokes conflicting opens of clients whose lease has expired. Fails if another conflict
@@ -498,21 +482,25 @@ impl<F: Clone> State<F> {
         by: Option<(ClientId, &OwnerName)>,
         share: Share,
     ) -> Option<(StateKey, ClientId)> {
-        self.opens_of(node)
+        if !self.opens.are_in_conflict(node, by, share) {
+            return None;
+        }
+        self.opens
+            .of_file(node)
             .filter(|(_, o)| by != Some((o.client, &o.owner)))
             .find(|(_, o)| o.share.conflicts(share))
             .map(|(key, o)| (key, o.client))
     }
 
-    pub(super) fn open_mut(
-        &mut self,
+    /// A client's confirmed open of a file.
+    pub(super) fn own_open(
+        &self,
         client: ClientId,
         id: StateId,
         node: Node,
-    ) -> Result<&mut Open<F>, StateError> {
-        let missing = self.missing(id.key);
+    ) -> Result<&Open<F>, StateError> {
         let zero_is_newest = self.clients.get(client)?.owner.sessions;
-        let open = self.opens.get_mut(&id.key).ok_or(missing)?;
+        let open = self.opens.get(id.key).ok_or_else(|| self.missing(id.key))?;
         if open.unconfirmed.is_some() || open.client != client || open.node != node {
             return Err(StateError::BadStateId);
         }
@@ -522,31 +510,7 @@ impl<F: Clone> State<F> {
 
     /// Removes an open from every table.
     pub(super) fn drop_open(&mut self, key: StateKey) {
-        let Some(node) = self.forget_open(key) else { return };
-        if let Some(file) = self.files.get_mut(&node) {
-            file.opens.retain(|k| *k != key);
-        }
-        self.drop_idle(node);
-    }
-
-    /// Removes the opens among these states, all of one client, as [`drop_open`](Self::drop_open) does.
-    /// Goes through the table of each file once: a client may have very many opens of one file.
-    pub(super) fn drop_opens(&mut self, keys: &HashSet<StateKey>) {
-        let nodes: HashSet<Node> = keys.iter().filter_map(|key| self.forget_open(*key)).collect();
-        for node in nodes {
-            if let Some(file) = self.files.get_mut(&node) {
-                file.opens.retain(|key| !keys.contains(key));
-            }
-            self.drop_idle(node);
-        }
-    }
-
-    /// Removes an open from every table except that of its file. Returns the file.
-    fn forget_open(&mut self, key: StateKey) -> Option<Node> {
-        let open = self.opens.remove(&key)?;
-        if open.unconfirmed.is_some() {
-            self.unconfirmed.retain(|k| *k != key);
-        }
+        let Some(open) = self.opens.remove(key) else { return };
         if let Ok(client) = self.clients.get_mut(open.client) {
             client.states.remove(&key);
         }
@@ -554,6 +518,6 @@ impl<F: Clone> State<F> {
         if open.waits {
             self.lock_waiters.closed(key, open.node);
         }
-        Some(open.node)
+        self.drop_idle(open.node);
     }
 }

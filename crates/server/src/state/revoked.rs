@@ -63,24 +63,26 @@ impl<F: Clone> State<F> {
         node: Node,
         now: Duration,
     ) -> bool {
-        let locks = self.lock_state_of(node, owner).and_then(|key| self.locks.get(&key));
+        let locks = self.locks.of_owner(owner, node).and_then(|key| self.locks.get(key));
         // Without an open, all of the client goes, so that its locks go in any case.
-        let key = locks.map(|locks| locks.open).filter(|open| self.opens.contains_key(open));
+        let key = locks.map(|locks| locks.open).filter(|open| self.opens.contains(*open));
         self.revoke_if_expired(owner.client, key, now)
     }
 
     /// Revokes an open and the locks under it.
     pub(super) fn revoke(&mut self, key: StateKey, why: Why) {
         let Some((client, _)) = self.newest(key) else { return };
-        let Some(node) = self.opens.get(&key).map(|open| open.node) else { return };
-        let locks = self.locks_under(key, node);
-        self.drop_lock_states(&locks.iter().copied().collect());
+        let Some(node) = self.opens.get(key).map(|open| open.node) else { return };
+        let locks = self.locks.under(key);
+        self.drop_lock_states(locks.iter().copied());
         for lock in locks {
             self.note_revoked(client, Revoked { key: lock, node, why });
         }
         self.drop_open(key);
         // The client does not know the stateid of an open that stands for a delegation.
-        if !self.delegations.of(node).any(|(_, d)| d.stand_in == Some(key)) {
+        let delegation = self.delegations.held_by(client, node);
+        let delegation = delegation.and_then(|key| self.delegations.by_key.get(&key));
+        if delegation.is_none_or(|d| d.stand_in != Some(key)) {
             self.note_revoked(client, Revoked { key, node, why });
         }
     }

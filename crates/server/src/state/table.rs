@@ -17,10 +17,12 @@ use crate::state::share::Share;
 use crate::state::stateid::StateKey;
 use crate::state::tables::lapsed::Lapsed;
 use crate::state::tables::lock::Holder;
+use crate::state::tables::lock_states::LockStates;
 use crate::state::tables::nlm::NlmOwner;
+use crate::state::tables::opens::Opens;
 use crate::state::tables::revoked::Why;
 use crate::state::tables::store_locks::StoreLocks;
-use crate::state::tables::{delegation, lock, lock_waiters, nlm, open};
+use crate::state::tables::{delegation, lock_waiters, nlm};
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,12 +32,12 @@ use weir_vfs::RangeLocks;
 /// How long the disk record of a client without state is kept.
 pub(in crate::state) const IDLE: Duration = Duration::from_secs(10);
 
-/// The state of one file.
+/// The locks of one file, and the share reservations of NLM hosts.
 #[derive(Debug, Default)]
 pub(in crate::state) struct FileState {
-    pub(in crate::state) opens: Vec<StateKey>,
-    pub(in crate::state) lock_states: Vec<StateKey>,
     pub(in crate::state) ranges: RangeLocks<Holder>,
+    /// How many of `ranges` NLM hosts hold.
+    pub(in crate::state) nlm_ranges: usize,
     /// Share reservations of NLM hosts.
     pub(in crate::state) shares: Vec<(NlmOwner, Share)>,
     /// Locks that NLM hosts wait for, oldest request first.
@@ -47,17 +49,19 @@ pub(in crate::state) struct FileState {
 impl FileState {
     /// Whether NLM hosts hold or wait for locks, or hold share reservations.
     pub(in crate::state) fn is_used_by_nlm(&self) -> bool {
-        !self.shares.is_empty()
-            || !self.waiting.is_empty()
-            || self.ranges.owners().any(|holder| matches!(holder, Holder::Nlm(_)))
+        !self.shares.is_empty() || !self.waiting.is_empty() || self.nlm_ranges > 0
     }
 
+    /// Counts the ranges that NLM hosts hold, after a holder's were changed; there were `before` of all holders.
+    pub(in crate::state) fn count_nlm(&mut self, holder: &Holder, before: usize) {
+        if matches!(holder, Holder::Nlm(_)) {
+            self.nlm_ranges = self.nlm_ranges + self.ranges.len() - before;
+        }
+    }
+
+    /// Whether nothing is locked, reserved or waited for.
     pub(in crate::state) fn is_idle(&self) -> bool {
-        self.opens.is_empty()
-            && self.lock_states.is_empty()
-            && self.ranges.is_empty()
-            && self.shares.is_empty()
-            && self.waiting.is_empty()
+        self.ranges.is_empty() && self.shares.is_empty() && self.waiting.is_empty()
     }
 }
 
@@ -71,10 +75,8 @@ pub(crate) struct State<F> {
     /// The grace period.
     pub(crate) grace: Grace,
     pub(in crate::state) files: HashMap<Node, FileState>,
-    pub(in crate::state) opens: HashMap<StateKey, open::Open<F>>,
-    /// Those of `opens` that wait for OPEN_CONFIRM.
-    pub(in crate::state) unconfirmed: Vec<StateKey>,
-    pub(in crate::state) locks: HashMap<StateKey, lock::LockState>,
+    pub(in crate::state) opens: Opens<F>,
+    pub(in crate::state) locks: LockStates,
     /// What clients and hosts hold.
     pub(in crate::state) tallies: Tallies,
     /// Files that are open in their stores for locking, and the addresses at which they are counted.
@@ -106,9 +108,8 @@ impl<F: Clone> State<F> {
             sessions: Sessions::new(ids, limits.sessions, limits.kept_reply_bytes),
             grace,
             files: HashMap::new(),
-            opens: HashMap::new(),
-            unconfirmed: Vec::new(),
-            locks: HashMap::new(),
+            opens: Opens::default(),
+            locks: LockStates::default(),
             tallies: Tallies::default(),
             locked_in_store: HashMap::new(),
             nlm: nlm::Hosts::default(),
@@ -397,11 +398,9 @@ impl<F: Clone> State<F> {
         let client = self.clients.remove(id)?;
         self.sessions.remove_of(id);
         self.lock_waiters.forget_client(id);
-        self.drop_lock_states(&client.states);
-        self.drop_opens(&client.states);
-        for key in &client.states {
-            self.drop_delegation(*key);
-        }
+        self.drop_lock_states(client.states.iter().copied());
+        client.states.iter().for_each(|key| self.drop_open(*key));
+        client.states.iter().for_each(|key| self.drop_delegation(*key));
         for revoked in &client.revoked {
             self.forget_revoked(revoked.key);
         }
@@ -513,9 +512,8 @@ impl<F: Clone> State<F> {
     pub(crate) fn drop_export(&mut self, export: u16) {
         // This must be first: freed locks would otherwise be granted to waiting hosts.
         self.nlm_drop_export(export);
-        let gone = self.files.iter().filter(|(node, _)| node.export == export);
-        let opens: Vec<_> = gone.map(|(_, file)| file.opens.clone()).collect();
-        opens.concat().into_iter().for_each(|key| self.revoke(key, Why::Removed));
+        let opens: Vec<StateKey> = self.opens.of_export(export).collect();
+        opens.into_iter().for_each(|key| self.revoke(key, Why::Removed));
         self.drop_delegations_of_export(export);
     }
 
@@ -534,8 +532,9 @@ impl<F: Clone> State<F> {
         }
     }
 
+    /// Removes a file that is neither open nor locked.
     pub(in crate::state) fn drop_idle(&mut self, node: Node) {
-        if self.files.get(&node).is_some_and(FileState::is_idle) {
+        if !self.opens.is_open(node) && self.files.get(&node).is_some_and(FileState::is_idle) {
             self.files.remove(&node);
         }
     }

@@ -138,7 +138,7 @@ fn an_unconfirmed_open_conflicts_for_one_lease() {
     assert_eq!(state.open(request(b, WRITE), LEASE), Err(StateError::ShareDenied));
     state.sweep(LEASE + Duration::from_secs(1));
     assert_eq!(state.confirm_open(a, first, NODE), Err(StateError::BadStateId));
-    assert!(state.files.is_empty() && state.unconfirmed.is_empty());
+    assert!(state.files.is_empty() && state.opens.len() == 0);
 
     let second = state.open(provisional, LEASE).unwrap();
     assert_eq!(state.confirm_open(b, second, NODE), Err(StateError::BadStateId));

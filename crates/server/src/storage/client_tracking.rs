@@ -70,13 +70,25 @@ impl ClientTracking {
     /// # Errors
     /// The database cannot be written.
     pub(crate) async fn write_due(&self) -> Result<(), redb::Error> {
+        self.write_due_then(|_| ()).await
+    }
+
+    /// As [`write_due`](Self::write_due), and then changes the state; under one lock, if nothing is due.
+    ///
+    /// # Errors
+    /// The database cannot be written. The state is not changed then.
+    pub(crate) async fn write_due_then<T>(
+        &self,
+        then: impl FnOnce(&mut State<File>) -> T,
+    ) -> Result<T, redb::Error> {
         {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
             if !state.has_unwritten() && !self.writing.load(Ordering::Acquire) {
-                return Ok(());
+                return Ok(then(&mut state));
             }
         }
-        self.write().await
+        self.write().await?;
+        Ok(then(&mut self.state.lock()))
     }
 
     /// As [`write_due`](Self::write_due), and removes the records of idle clients.

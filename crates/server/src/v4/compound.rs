@@ -21,19 +21,20 @@ use crate::admission::Identity;
 use crate::metrics::{Executed, Row};
 use crate::program::{Call, Refusal};
 use crate::services::Services;
-use crate::state::Principal;
+use crate::state::{Principal, State};
 use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing::{error, trace};
 use weir_nfs::v4::types::Status;
 use weir_nfs::v4::{
     CompoundHeader, CompoundResHeader, Error, Filehandles, Op, OpCode, OpError, OpRes, ReplyBound,
     SequenceRule,
 };
+use weir_pagecache::File;
 use weir_rpc::RECORD_HEADER_BYTES;
 use weir_xdr::{Bytes, Decoder, Encoder};
 
@@ -101,9 +102,13 @@ pub(crate) async fn run(
         reply.raw(&kept);
         return Ok(reply);
     }
-    write_records(&cx).await?;
     let keep = cx.session.is_some_and(|session| session.keep);
-    slot.finish(keep.then(|| reply.copy_since(begin)));
+    let kept = keep.then(|| reply.copy_since(begin));
+    let ended = cx.services.records.write_due_then(|state| slot.finish(state, kept)).await;
+    ended.map_err(|error| {
+        error!("cannot write the state database: {error}");
+        Refusal::SystemError
+    })?;
     Ok(reply)
 }
 
@@ -262,13 +267,6 @@ fn takes_no_memory(code: OpCode) -> bool {
     )
 }
 
-async fn write_records(cx: &Context) -> Result<(), Refusal> {
-    cx.services.records.write_due().await.map_err(|error| {
-        error!("cannot write the state database: {error}");
-        Refusal::SystemError
-    })
-}
-
 /// Where the highest slot in use is in the bytes of a SEQUENCE: after the operation's number, the
 /// session, the sequence number and the slot.
 const HIGHEST_SLOT: Range<usize> = 28..32;
@@ -311,9 +309,10 @@ struct SlotGuard {
 }
 
 impl SlotGuard {
-    fn finish(mut self, reply: Option<Bytes>) {
+    /// Frees the slot, in the state that the caller has locked.
+    fn finish(mut self, state: &mut State<File>, reply: Option<Bytes>) {
         if let Some(session) = self.session.take() {
-            end(&self.services, session, reply);
+            end(state, session, reply, self.services.now());
         }
     }
 }
@@ -321,14 +320,13 @@ impl SlotGuard {
 impl Drop for SlotGuard {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
-            end(&self.services, session, None);
+            let now = self.services.now();
+            end(&mut self.services.state.lock(), session, None, now);
         }
     }
 }
 
-fn end(services: &Services, session: InSession, reply: Option<Bytes>) {
-    let now = services.now();
-    let mut state = services.state.lock();
+fn end(state: &mut State<File>, session: InSession, reply: Option<Bytes>, now: Duration) {
     state.sessions.finish(session.id, session.slot, reply);
     state.clients.end_call(session.client, now);
 }

@@ -3,8 +3,10 @@
 use crate::ended::Ended;
 use rustix::process::Pid;
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 use weir_fuse::Mountpoint;
 use weir_fuse::guard::{Guarded, Guardian};
@@ -25,6 +27,8 @@ impl Guard {
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
+                // Away from the signals of the terminal.
+                .process_group(0)
                 .spawn()?;
             Ok((guarded, child))
         });
@@ -45,10 +49,21 @@ impl Guard {
         if let Some((guarded, mut child)) = self.0 {
             // If it has ended already, so much the better.
             let _ = guarded.dismiss();
-            let _ = child.wait();
+            let begun = Instant::now();
+            while matches!(child.try_wait(), Ok(None)) {
+                if begun.elapsed() > LAST_WAIT {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 }
+
+/// How long a guard that is no longer needed may take to end.
+const LAST_WAIT: Duration = Duration::from_secs(1);
 
 const WITHOUT: &str =
     "if this process is killed, programs may have to wait until the mount is removed by hand";
@@ -73,8 +88,6 @@ impl FromStr for GuardArgs {
 
 /// Waits for the end of the process that serves mounts, and lets go of them.
 pub(super) fn run(args: GuardArgs) -> Result<Ended> {
-    // Away from the terminal and its signals. It fails only for the leader of a session, which has none to leave.
-    let _ = rustix::process::setsid();
     let guardian = Guardian::inherited(args.number).asked(|| "guard a mount".to_owned())?;
     if let Some(orphans) = guardian.wait() {
         // When its last thread has ended, this process gets another parent.

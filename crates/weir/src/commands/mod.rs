@@ -4,11 +4,9 @@ use crate::arguments::{JsonArgs, MountArgs};
 use crate::ended::Ended;
 use crate::output::{complain, print, print_json};
 use serde::Serialize;
-use std::num::NonZeroUsize;
 use std::time::Duration;
-use tokio::runtime::Runtime;
 use tokio::signal::unix::SignalKind;
-use weir_tools::failure::{Asked, Failure, Result};
+use weir_tools::failure::{Failure, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::Mounts;
 
@@ -38,6 +36,7 @@ pub(crate) mod mount_helper;
 pub(crate) mod mv;
 pub(crate) mod rm;
 pub(crate) mod run;
+mod runtime;
 pub(crate) mod serve;
 mod set_attributes;
 pub(crate) mod stat;
@@ -49,6 +48,8 @@ pub(crate) mod touch;
 pub(crate) mod tree;
 pub(crate) mod truncate;
 pub(crate) mod warm;
+
+pub(crate) use runtime::{runtime, runtime_with};
 
 /// Time that system calls in progress get when a command ends.
 pub(crate) const LAST_CALLS: Duration = Duration::from_secs(2);
@@ -161,19 +162,4 @@ impl Report {
         }
         Ok(if failed { Ended::Failed } else { Ended::Done })
     }
-}
-
-/// The executor for a command.
-pub(crate) fn runtime() -> Result<Runtime> {
-    runtime_with(None)
-}
-
-/// An executor with `threads` threads, or the default number.
-pub(crate) fn runtime_with(threads: Option<NonZeroUsize>) -> Result<Runtime> {
-    // A local store makes its metadata calls on the calling thread, so at least four threads keep
-    // other tasks running.
-    let usual = || std::thread::available_parallelism().map_or(4, |n| n.get().max(4));
-    let threads = threads.map_or_else(usual, NonZeroUsize::get);
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(threads).enable_all().build().asked(|| "start threads".into())
 }

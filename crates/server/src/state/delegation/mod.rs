@@ -118,11 +118,11 @@ impl<F: Clone> State<F> {
         match kind {
             // The client's own opens for writing count, too: it is about to change the file.
             DelegationKind::Read => {
-                self.opens_of(node).any(|(_, open)| open.share.access.contains(Access::WRITE))
+                self.opens.is_open_to_write(node)
                     || self.delegations.conflict(node, Touch::Read, None)
             }
             DelegationKind::Write => {
-                self.opens_of(node).any(|(_, open)| open.client != client)
+                self.opens.is_open_by_others(client, node)
                     || self.delegations.conflict(node, Touch::Change, None)
             }
         }
@@ -201,8 +201,7 @@ impl<F: Clone> State<F> {
             stand_in: None,
             writing: WriteInProgress::default(),
         };
-        self.delegations.by_key.insert(key, delegation);
-        self.delegations.by_node.entry(node).or_default().push(key);
+        self.delegations.insert(key, delegation);
         let account = self.account(client);
         if let Ok(client) = self.clients.get_mut(client) {
             client.states.insert(key);
@@ -226,13 +225,8 @@ impl<F: Clone> State<F> {
         {
             self.delegations.changed_by(client, node);
         }
-        let keys: Vec<StateKey> = self
-            .delegations
-            .of(node)
-            .filter(|(_, d)| Some(d.client) != by && d.kind.is_broken_by(touch))
-            .map(|(key, _)| key)
-            .collect();
-        for key in keys {
+        let broken: Vec<StateKey> = self.delegations.broken_by(node, touch, by).collect();
+        for key in broken {
             let Some(client) = self.delegations.client_of(key) else { continue };
             let expired = self.clients.get(client).is_ok_and(|c| self.clients.is_expired(c, now));
             if expired {
@@ -352,19 +346,19 @@ impl<F: Clone> State<F> {
 
     /// Another client than `by` that may have written to a file what the server does not know.
     pub(crate) fn writer_elsewhere(&self, node: Node, by: Option<ClientId>) -> Option<Writer> {
-        let mut of_node = self.delegations.of(node);
-        let found = of_node.find(|(_, d)| d.kind == DelegationKind::Write && Some(d.client) != by);
+        let mut of_node = self.delegations.of(node, DelegationKind::Write);
+        let found = of_node.find(|(_, d)| Some(d.client) != by);
         found.map(|(key, d)| Writer { key, client: d.client, keeps_times: d.keeps_times })
     }
 
     /// The change attribute that the holder of a read delegation was told. If `by` is `None` (minor
     /// version 0, where the server does not know who asks), that of any holder.
     pub(crate) fn known_change(&self, node: Node, by: Option<ClientId>) -> Option<u64> {
-        let mut of_node = self.delegations.of(node);
-        let holds = |d: &Delegation<F>| {
-            d.kind == DelegationKind::Read && by.is_none_or(|client| client == d.client)
+        let key = match by {
+            Some(client) => *self.delegations.by_node.get(&(node, DelegationKind::Read, client))?,
+            None => self.delegations.of(node, DelegationKind::Read).next()?.0,
         };
-        of_node.find(|(_, d)| holds(d)).and_then(|(_, d)| d.change)
+        self.delegations.by_key.get(&key)?.change
     }
 
     /// The next `most` read delegations whose files to check, with the change attribute that their

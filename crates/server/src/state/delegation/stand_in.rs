@@ -33,13 +33,13 @@ impl<F: Clone> State<F> {
         now: Duration,
     ) -> Result<StateKey, StateError> {
         if self.delegations.client_of(id.key).is_none() {
-            return self.open_mut(client, id, node).map(|_| id.key);
+            return self.own_open(client, id, node).map(|_| id.key);
         }
         let d = self.delegation(client, id)?;
         if d.node != node {
             return Err(StateError::BadStateId);
         }
-        if let Some(key) = d.stand_in.filter(|key| self.opens.contains_key(key)) {
+        if let Some(key) = d.stand_in.filter(|key| self.opens.contains(*key)) {
             return Ok(key);
         }
         let (file, by, made_by) = (d.file.clone(), d.by.clone(), d.made_by.clone());
@@ -76,7 +76,7 @@ impl<F: Clone> State<F> {
     ) -> Option<OwnerName> {
         let delegation = self.delegations.held_by(client, node)?;
         let stand_in = self.delegations.by_key.get(&delegation)?.stand_in?;
-        self.opens.get(&stand_in).map(|open| open.owner.clone())
+        self.opens.get(stand_in).map(|open| open.owner.clone())
     }
 
     /// Ends the open that stands for a delegation, which ends, or was revoked for a reason.
@@ -84,24 +84,20 @@ impl<F: Clone> State<F> {
         let Some(d) = self.delegations.by_key.get_mut(&delegation) else { return };
         let (client, node) = (d.client, d.node);
         let Some(key) = d.stand_in.take() else { return };
-        if !self.opens.contains_key(&key) {
+        if !self.opens.contains(key) {
             return;
         }
-        let others = self.opens_of(node);
-        let others = others.filter(|(other, open)| {
-            *other != key && open.client == client && open.unconfirmed.is_none()
-        });
+        let others = self.opens.of_client(client, node);
+        let others = others.filter(|(other, open)| *other != key && open.unconfirmed.is_none());
         let most = others.max_by_key(|(_, open)| open.share.access.bits().count_ones());
         let heir = most.map(|(key, _)| key).filter(|_| why.is_none());
-        let locks = self.locks_under(key, node);
+        let locks = self.locks.under(key);
         if let Some(heir) = heir {
             for lock in locks {
-                if let Some(state) = self.locks.get_mut(&lock) {
-                    state.open = heir;
-                }
+                self.locks.change(lock, |state| state.open = heir);
             }
         } else {
-            self.drop_lock_states(&locks.iter().copied().collect());
+            self.drop_lock_states(locks.iter().copied());
             for lock in locks {
                 why.into_iter().for_each(|why| {
                     self.note_revoked(client, Revoked { key: lock, node, why });

@@ -8,7 +8,7 @@ use crate::state::stateid::{StateId, StateKey};
 use crate::state::tables::delegation_filter::Filter;
 use crate::state::tables::open::WriteInProgress;
 use hashlink::LruCache;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use weir_vfs::Access;
@@ -19,7 +19,7 @@ pub(in crate::state) const CONTENDED: Duration = Duration::from_secs(30);
 pub(in crate::state) const REMEMBERED: usize = 16 << 10;
 
 /// What a delegation lets its client do on its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum DelegationKind {
     /// Open to read.
     Read,
@@ -201,7 +201,8 @@ pub(in crate::state) struct Delegation<F> {
 #[derive(Debug)]
 pub(in crate::state) struct Delegations<F> {
     pub(in crate::state) by_key: BTreeMap<StateKey, Delegation<F>>,
-    pub(in crate::state) by_node: HashMap<Node, Vec<StateKey>>,
+    /// Every client may have a delegation of one file, so what conflicts with a call is found by its kind.
+    pub(in crate::state) by_node: BTreeMap<(Node, DelegationKind, ClientId), StateKey>,
     pub(in crate::state) filter: Arc<Filter>,
     pub(in crate::state) contended: LruCache<Node, Duration>,
     pub(in crate::state) opened: LruCache<(Node, ClientId, DelegationKind), ()>,
@@ -213,7 +214,7 @@ impl<F> Default for Delegations<F> {
     fn default() -> Self {
         Self {
             by_key: BTreeMap::new(),
-            by_node: HashMap::new(),
+            by_node: BTreeMap::new(),
             filter: Arc::default(),
             contended: LruCache::new(REMEMBERED),
             opened: LruCache::new(REMEMBERED),
@@ -223,16 +224,39 @@ impl<F> Default for Delegations<F> {
 }
 
 impl<F> Delegations<F> {
+    /// Adds a delegation of a client that has none of the file.
+    pub(in crate::state) fn insert(&mut self, key: StateKey, delegation: Delegation<F>) {
+        let Delegation { node, kind, client, .. } = delegation;
+        self.by_node.insert((node, kind, client), key);
+        self.by_key.insert(key, delegation);
+    }
+
+    /// The delegations of a file of one kind.
     pub(in crate::state) fn of(
         &self,
         node: Node,
+        kind: DelegationKind,
     ) -> impl Iterator<Item = (StateKey, &Delegation<F>)> {
-        let keys = self.by_node.get(&node).map_or(&[][..], |keys| keys);
-        keys.iter().filter_map(|&key| Some((key, self.by_key.get(&key)?)))
+        let of = (node, kind, ClientId(0))..=(node, kind, ClientId(u64::MAX));
+        self.by_node.range(of).filter_map(|(_, &key)| Some((key, self.by_key.get(&key)?)))
+    }
+
+    /// The delegations that conflict with a call by client `by` (`None`: unknown).
+    pub(in crate::state) fn broken_by(
+        &self,
+        node: Node,
+        touch: Touch,
+        by: Option<ClientId>,
+    ) -> impl Iterator<Item = StateKey> {
+        let kinds = [DelegationKind::Write, DelegationKind::Read];
+        let broken = kinds.into_iter().filter(move |kind| kind.is_broken_by(touch));
+        let all = broken.flat_map(move |kind| self.of(node, kind));
+        all.filter(move |(_, d)| Some(d.client) != by).map(|(key, _)| key)
     }
 
     pub(in crate::state) fn held_by(&self, client: ClientId, node: Node) -> Option<StateKey> {
-        self.of(node).find(|(_, d)| d.client == client).map(|(key, _)| key)
+        let kinds = [DelegationKind::Read, DelegationKind::Write];
+        kinds.into_iter().find_map(|kind| self.by_node.get(&(node, kind, client)).copied())
     }
 
     /// Whether a delegation of a client other than `by` conflicts.
@@ -242,7 +266,7 @@ impl<F> Delegations<F> {
         touch: Touch,
         by: Option<ClientId>,
     ) -> bool {
-        self.of(node).any(|(_, d)| Some(d.client) != by && d.kind.is_broken_by(touch))
+        self.broken_by(node, touch, by).next().is_some()
     }
 
     /// The client that holds a delegation.
@@ -278,14 +302,8 @@ impl<F> Delegations<F> {
     /// Removes a delegation from its file.
     pub(in crate::state) fn lift(&mut self, key: StateKey) {
         let Some(d) = self.by_key.get(&key) else { return };
-        let Some(keys) = self.by_node.get_mut(&d.node) else { return };
-        let before = keys.len();
-        keys.retain(|k| *k != key);
-        if keys.len() < before {
+        if self.by_node.remove(&(d.node, d.kind, d.client)).is_some() {
             self.filter.remove(d.node, d.kind);
-        }
-        if keys.is_empty() {
-            self.by_node.remove(&d.node);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::state::tables::nlm::NlmOwner;
 use weir_vfs::{LockConflict as Conflict, LockRange as Range};
 
 /// An NFSv4 lock-owner.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LockOwner {
     /// The client.
     pub(crate) client: ClientId,

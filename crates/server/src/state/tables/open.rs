@@ -31,6 +31,19 @@ pub(in crate::state) struct Open<F> {
     pub(in crate::state) writer: Option<F>,
 }
 
+impl<F> Open<F> {
+    /// Ends what a smaller share mode no longer includes.
+    pub(in crate::state) fn reduce(&mut self, share: Share) {
+        self.share = share;
+        if !share.access.contains(Access::READ) {
+            self.reader = None;
+        }
+        if !share.access.contains(Access::WRITE) {
+            self.writer = None;
+        }
+    }
+}
+
 /// The use of a file that outlasts its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Use {

@@ -404,6 +404,10 @@ fn may_be_born_of(since: u64, born: Option<SystemTime>) -> bool {
     let begun = UNIX_EPOCH + Duration::from_nanos(since);
     match born.duration_since(begun) {
         Ok(after) => after <= BORN_WITHIN,
+        // Some file systems keep whole seconds.
+        Err(_) if born.duration_since(UNIX_EPOCH).is_ok_and(|born| born.subsec_nanos() == 0) => {
+            begun.duration_since(born).is_ok_and(|before| before < Duration::from_secs(1))
+        }
         Err(before) => before.duration() <= CLOCK_STEP,
     }
 }
@@ -643,6 +647,9 @@ mod tests {
         for born in [Some(now - ms(10)), Some(now), Some(now + ms(1500)), None] {
             assert!(may_be_born_of(since, born), "{born:?}");
         }
+        let whole = UNIX_EPOCH + Duration::from_secs(since / 1_000_000_000);
+        assert!(may_be_born_of(since, Some(whole)), "in whole seconds");
+        assert!(!may_be_born_of(since, Some(whole - ms(1000))));
         for born in [now - ms(500), now + ms(2500)] {
             assert!(!may_be_born_of(since, Some(born)), "{born:?}");
         }

@@ -7,8 +7,8 @@
 use super::source::{self, Source};
 use super::{Args, background, control};
 use crate::commands::guard::Guard;
-use crate::commands::runtime;
 use crate::commands::stop_signals::StopSignals;
+use crate::commands::{LAST_CALLS, runtime};
 use crate::ended::Ended;
 use std::path::PathBuf;
 use tracing::{debug, info, warn};
@@ -90,6 +90,7 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
             if let Some(mountpoint) = mountpoint {
                 let _ = mountpoint.detach();
             }
+            guard.dismiss();
             return Err(Failure::new(shown, error.to_string()));
         }
     };
@@ -100,13 +101,16 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
     control::listen(&session, &fs, &shown, (place, local));
     info!("mounted {source} on {}", place.display());
     background::announce(args.announce)?;
-    let unmounted = tokio::task::spawn_blocking(move || session.wait());
+    let mut unmounted = tokio::task::spawn_blocking(move || session.wait());
     let interrupted = tokio::select! {
-        _ = unmounted => false,
+        _ = &mut unmounted => false,
         () = signals.any() => true,
     };
     let ended = end(&fs, mountpoint.filter(|_| interrupted), signals).await;
-    guard.dismiss();
+    // While programs still use a mount that was detached, the guard answers them when this process is gone.
+    if !interrupted || tokio::time::timeout(LAST_CALLS, unmounted).await.is_ok() {
+        guard.dismiss();
+    }
     ended.asked(|| format!("write out the data of {}", place.display()))?;
     Ok(Ended::Done)
 }

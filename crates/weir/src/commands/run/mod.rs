@@ -2,6 +2,7 @@
 //!
 //! - `outside`: chooses the engine: `mounted` serves the files, `watched` has the kernel drop what was read.
 //!   `supervisor` and `files` are parts of `watched`.
+//! - `plain`: runs it once more without any of this, to compare.
 //! - `options`: its arguments. `inside`: becomes the command. `child`: its start, signals and end. `report`:
 //!   what it cost.
 
@@ -11,6 +12,7 @@ mod inside;
 mod mounted;
 mod options;
 mod outside;
+mod plain;
 mod report;
 mod supervisor;
 mod watched;

@@ -48,6 +48,7 @@ Examples:
   weir run tar -cf /backup/srv.tar /srv            without evicting what other programs use
   weir run --path /srv -- restic backup /srv       only files in /srv
   weir run --report sha256sum disk.img             and show what was moved and left in memory
+  weir run --compare sha256sum disk.img            and what it costs without Weir
   weir run --cached --budget 2G make -j8           in a cache of its own, of 2 GiB
 
 The command's files lie behind a mount in a namespace of its own, so it can be any program, also one that \
@@ -90,6 +91,10 @@ pub(crate) struct Args {
     /// At the end, print to standard error what was moved, and what is left in the kernel's cache
     #[arg(long)]
     pub(super) report: bool,
+    /// Run the command once more afterwards, without Weir and with its output thrown away, and print what
+    /// both cost
+    #[arg(long)]
+    pub(super) compare: bool,
     #[command(flatten)]
     pub(super) json: JsonArgs,
     /// Become the command; the number of the descriptor of the process that serves its files

@@ -1,11 +1,12 @@
 //! The choice of the engine, and the report.
 
 use super::options::{Args, Engine, NOT_RUN};
+use super::plain::Comparison;
 use super::report::Ran;
-use super::report::{Report, Usage, Watch};
+use super::report::{Report, Since, Watch};
 use super::{mounted, watched};
 use crate::ended::Ended;
-use crate::output::complain;
+use crate::output::{complain, say};
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_tools::failure::{Asked, Result};
@@ -17,9 +18,10 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
     for path in &args.path {
         paths.push(path.canonicalize().asked(|| format!("find {}", path.display()))?);
     }
-    let wants_report = args.report || args.json.wanted();
+    let wants_report = args.report || args.compare || args.json.wanted();
     let watch = wants_report.then(|| Arc::new(Watch::default()));
-    let usage = Usage::now();
+    let comparison = args.compare.then(Comparison::new).transpose()?;
+    let since = Since::now();
     let (engine, ran) = first_that_goes(args, &paths, watch.as_ref())?;
     let (ended, work) = match ran {
         Ok(ran) => ran,
@@ -29,7 +31,15 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
         }
     };
     if let Some(watch) = watch {
-        let report = Report::new(engine, &watch, work, &usage);
+        let mut report = Report::new(engine, &watch, work, since.cost());
+        match (comparison, &ended) {
+            (Some(comparison), Ended::With(0..NOT_RUN)) => match comparison.run(&args.command) {
+                Ok(plain) => report.compare(&plain, &watch),
+                Err(failure) => complain(&failure),
+            },
+            (Some(_), _) => say("weir: not compared, because the command did not end by itself"),
+            (None, _) => {}
+        }
         report.print(args.json.wanted())?;
     }
     Ok(ended)

@@ -1,11 +1,13 @@
 //! What a command moved, and what it left in the kernel's page cache.
 
 use super::options::Engine;
-use crate::ended::Ended;
+use super::plain::Plain;
+use crate::ended::{Ended, exit_code};
 use crate::output::say;
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::HashMap;
+use std::fmt::{Display, Formatter};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,6 +67,11 @@ impl Observer for Watching {
     }
 }
 
+/// The bytes of files that the kernel's page cache holds.
+fn resident<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> u64 {
+    paths.filter_map(|path| in_kernel(path)).sum()
+}
+
 /// The bytes of a file that the kernel's page cache holds.
 fn in_kernel(path: &Path) -> Option<u64> {
     let file = File::open(path).ok()?;
@@ -80,20 +87,45 @@ pub(super) enum Work {
     Watched { evicted_bytes: u64, unseen_opens: u64 },
 }
 
-/// Time and processor time so far, of this process and of its children that have ended.
-pub(super) struct Usage {
+/// The begin of a use of time and processor time.
+pub(super) struct Since {
     at: Instant,
     cpu: Duration,
 }
 
-impl Usage {
+/// Time, and processor time of this process and of its children that have ended.
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct Cost {
+    elapsed_ms: u64,
+    cpu_ms: u64,
+}
+
+impl Since {
     pub(super) fn now() -> Self {
         Self { at: Instant::now(), cpu: cpu_time() }
     }
 
-    fn spent(&self) -> (Duration, Duration) {
-        (self.at.elapsed(), cpu_time().saturating_sub(self.cpu))
+    pub(super) fn cost(&self) -> Cost {
+        let cpu = cpu_time().saturating_sub(self.cpu);
+        Cost { elapsed_ms: self.at.elapsed().as_millis() as u64, cpu_ms: cpu.as_millis() as u64 }
     }
+}
+
+impl Display for Cost {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let seconds = |ms: u64| ms as f64 / 1000.0;
+        let (elapsed, cpu) = (seconds(self.elapsed_ms), seconds(self.cpu_ms));
+        write!(f, "{elapsed:.1} s, {cpu:.1} s of processors")
+    }
+}
+
+/// The command without Weir.
+#[derive(Serialize)]
+struct Compared {
+    exit_code: u8,
+    kernel_cache_bytes_after: u64,
+    #[serde(flatten)]
+    cost: Cost,
 }
 
 /// Processor time of this process and of its children that have ended, in user and kernel mode.
@@ -121,13 +153,14 @@ pub(super) struct Report {
     files: usize,
     kernel_cache_bytes_before: u64,
     kernel_cache_bytes_after: u64,
-    elapsed_ms: u64,
-    cpu_ms: u64,
+    #[serde(flatten)]
+    cost: Cost,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plain: Option<Compared>,
 }
 
 impl Report {
-    pub(super) fn new(engine: Engine, watch: &Watch, work: Work, since: &Usage) -> Self {
-        let (elapsed, cpu) = since.spent();
+    pub(super) fn new(engine: Engine, watch: &Watch, work: Work, cost: Cost) -> Self {
         let before = watch.before.lock();
         let mut report = Self {
             engine: engine.name(),
@@ -137,9 +170,9 @@ impl Report {
             unseen_opens: None,
             files: before.len(),
             kernel_cache_bytes_before: before.values().sum(),
-            kernel_cache_bytes_after: before.keys().filter_map(|path| in_kernel(path)).sum(),
-            elapsed_ms: elapsed.as_millis() as u64,
-            cpu_ms: cpu.as_millis() as u64,
+            kernel_cache_bytes_after: resident(before.keys()),
+            cost,
+            plain: None,
         };
         match work {
             Work::Served { read_bytes, written_bytes } => {
@@ -151,6 +184,15 @@ impl Report {
             }
         }
         report
+    }
+
+    /// Adds the cost of the command without Weir, which has ended just now.
+    pub(super) fn compare(&mut self, plain: &Plain, watch: &Watch) {
+        self.plain = Some(Compared {
+            exit_code: exit_code(plain.status),
+            kernel_cache_bytes_after: resident(watch.before.lock().keys()),
+            cost: plain.cost,
+        });
     }
 
     pub(super) fn print(&self, json: bool) -> Result<()> {
@@ -169,17 +211,25 @@ impl Report {
             Some(_) => (format!("dropped {}", size(self.evicted_bytes)), self.unseen_opens),
         };
         say(format_args!(
-            "engine {}: {did} in {} files in {:.1} s, {:.1} s of processors; of these files, the kernel's \
-             cache held {} before and {} after",
+            "engine {}: {did} in {} files in {}; of these files, the kernel's cache held {} before and {} after",
             self.engine,
             self.files,
-            self.elapsed_ms as f64 / 1000.0,
-            self.cpu_ms as f64 / 1000.0,
+            self.cost,
             size_text(self.kernel_cache_bytes_before),
             size_text(self.kernel_cache_bytes_after),
         ));
         if let Some(unseen @ 1..) = unseen {
             say(format_args!("{unseen} opens could not be watched"));
+        }
+        if let Some(plain) = &self.plain {
+            let after = size_text(plain.kernel_cache_bytes_after);
+            say(format_args!(
+                "without Weir: {}; the kernel's cache held {after} after",
+                plain.cost
+            ));
+            if plain.exit_code != 0 {
+                say(format_args!("without Weir, the command ended with {}", plain.exit_code));
+            }
         }
         Ok(())
     }

@@ -186,6 +186,13 @@ impl Args {
     }
 }
 
+impl Args {
+    /// Whether it only prints the settings.
+    pub(crate) fn checks(&self) -> bool {
+        self.check
+    }
+}
+
 pub(crate) fn run(args: Args) -> Result<Ended> {
     let (check, json) = (args.check, args.json);
     let config = args.config.clone();

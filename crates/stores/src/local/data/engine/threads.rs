@@ -2,7 +2,7 @@
 //!
 //! Sound because the vectors of a transfer point to memory that the transfer owns.
 
-use super::{Next, Progress};
+use super::{Next, Progress, alone};
 use crate::local::credentials::write_unprivileged;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -78,7 +78,7 @@ impl Shared {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
-                job();
+                alone("a call of the store", job);
                 state = self.state.lock();
             } else if state.stopping {
                 return;
@@ -128,6 +128,18 @@ fn try_once(progress: &Progress, flags: i32) -> i32 {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+
+    #[test]
+    fn a_job_that_panics_ends_alone() {
+        let (tx, rx) = mpsc::channel();
+        let pool = Pool::default();
+        for i in 0..2 * MAX_THREADS {
+            let tx = tx.clone();
+            pool.run(move || panic!("as asked: {}", tx.send(i).is_ok()));
+        }
+        pool.run(move || tx.send(usize::MAX).unwrap());
+        assert_eq!(rx.iter().count(), 2 * MAX_THREADS + 1);
+    }
 
     #[test]
     fn every_job_runs_also_when_the_pool_ends() {

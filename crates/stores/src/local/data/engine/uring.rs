@@ -86,7 +86,7 @@ impl Drop for Uring {
         // The last owner may be a callback on the ring's own thread.
         match self.thread.take() {
             Some(thread) if thread.thread().id() != std::thread::current().id() => {
-                // It panics only if a callback did, which was reported at that time.
+                // It does not panic: callbacks end alone.
                 let _ = thread.join();
             }
             _ => {}
