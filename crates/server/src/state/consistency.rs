@@ -89,7 +89,7 @@ impl World {
             ..Limits::default()
         };
         // In every other run the clients have state of an earlier run to reclaim.
-        let earlier = NAMES.into_iter().filter(|_| seed % 2 == 0);
+        let earlier = NAMES.into_iter().filter(|_| seed.is_multiple_of(2));
         let earlier = earlier.map(|name| (owner(name), record(ReclaimDenied::default())));
         let state = State::new(Ids::new(1, [7; 32]), limits, Grace::new(LEASE, earlier));
         Self {
@@ -341,14 +341,14 @@ impl World {
             }
             14 if self.coin() => {
                 let Some(id) = self.truncating.pop() else { return };
-                self.truncating.retain(|other| other.key != id.key);
-                // A snapshot from during a truncation has its share mode, which `undo_open` would restore.
-                self.undoable.retain(|(other, _)| other.key != id.key);
                 self.state.truncated(id);
             }
             14 => {
                 let Some((id, before)) = self.undoable.pop() else { return };
                 self.undoable.clear();
+                for id in self.truncating.extract_if(.., |other| *other == id) {
+                    self.state.truncated(id);
+                }
                 self.state.undo_open(id, before);
             }
             15 => {
@@ -457,12 +457,10 @@ impl World {
         state.opens.check();
         for (key, open) in state.opens.iter() {
             assert!(state.clients.get(open.client).unwrap().states.contains(key));
+            let truncates = self.truncating.iter().any(|id| id.key == *key);
+            let truncating = if truncates { Access::WRITE } else { Access::empty() };
             let union = open.opened.iter().fold(Share::default(), |all, &share| all.union(share));
-            if self.truncating.iter().any(|id| id.key == *key) {
-                assert_eq!(open.share.union(union), open.share);
-            } else {
-                assert_eq!(open.share, union);
-            }
+            assert_eq!(open.share, Share { access: union.access | truncating, ..union });
         }
         self.check_conflicts();
         let reserved = self.reserved.iter().copied();

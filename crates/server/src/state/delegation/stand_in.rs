@@ -62,6 +62,7 @@ impl<F: Clone> State<F> {
             unconfirmed: None,
             waits: false,
             opened: vec![share],
+            truncations: 0,
             reader: Some(file),
             writer,
         };
