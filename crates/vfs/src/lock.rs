@@ -101,14 +101,15 @@ struct Held {
 /// The locks of one file by owner.
 ///
 /// An operation takes time in proportion to the logarithm of the number of locks, and to the number of locks that it
-/// finds or changes. A search for conflicts also goes over the asking owner's own locks in the range.
+/// finds or changes.
 #[derive(Clone, Debug)]
 pub struct RangeLocks<O> {
-    /// The owners that hold locks, and their numbers, of which none is used twice.
-    owners: HashMap<Arc<O>, u64>,
-    numbered: u64,
+    /// The owners that hold locks, and their numbers, which differ.
+    owners: HashMap<Arc<O>, u32>,
+    /// The number for the next owner, if it is free.
+    next_number: u32,
     /// By the owner's number and the start of the range.
-    held: BTreeMap<(u64, u64), Held>,
+    held: BTreeMap<(u32, u64), Held>,
     /// The same ranges, of all owners.
     ranges: RangeTree<O>,
 }
@@ -116,7 +117,7 @@ pub struct RangeLocks<O> {
 impl<O> Default for RangeLocks<O> {
     fn default() -> Self {
         let (owners, ranges) = (HashMap::new(), RangeTree::default());
-        Self { owners, numbered: 0, held: BTreeMap::new(), ranges }
+        Self { owners, next_number: 0, held: BTreeMap::new(), ranges }
     }
 }
 
@@ -198,8 +199,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         exclusive: bool,
     ) -> impl Iterator<Item = Locked<'_, O>> + use<'_, O> {
         let own = self.owners.get(owner).copied();
-        let met = self.ranges.overlapping(range, !exclusive);
-        met.filter(move |locked| Some(locked.number) != own)
+        self.ranges.overlapping(range, !exclusive, own)
     }
 
     /// Locks `range` for `owner`, and replaces its locks there.
@@ -272,7 +272,7 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         let (mut gaps, mut rest) = (Vec::new(), range);
         while rest.start < rest.end {
             // Searched again after each lock: those that end no later are many where owners share ranges.
-            let Some(next) = self.ranges.overlapping(rest, false).next() else {
+            let Some(next) = self.ranges.overlapping(rest, false, None).next() else {
                 gaps.push(rest);
                 break;
             };
@@ -293,23 +293,28 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
     }
 
     /// An owner and its number, a new one if it holds no lock.
-    fn numbered(&mut self, owner: &O) -> (Arc<O>, u64) {
+    fn numbered(&mut self, owner: &O) -> (Arc<O>, u32) {
         if let Some((owner, &number)) = self.owners.get_key_value(owner) {
             return (owner.clone(), number);
         }
-        let (owner, number) = (Arc::new(owner.clone()), self.numbered);
-        self.numbered += 1;
+        // Numbers are small, for the memory of each range. After all were used once, those of owners without locks
+        // are used again; there are fewer owners than numbers.
+        while self.of_number(self.next_number).next().is_some() {
+            self.next_number = self.next_number.wrapping_add(1);
+        }
+        let (owner, number) = (Arc::new(owner.clone()), self.next_number);
+        self.next_number = self.next_number.wrapping_add(1);
         self.owners.insert(owner.clone(), number);
         (owner, number)
     }
 
-    fn of_number(&self, number: u64) -> impl Iterator<Item = (u64, Held)> {
+    fn of_number(&self, number: u32) -> impl Iterator<Item = (u64, Held)> {
         let held = self.held.range((number, 0)..=(number, u64::MAX));
         held.map(|(&(_, start), &held)| (start, held))
     }
 
     /// The ranges of an owner that overlap `range`.
-    fn overlapping(&self, number: u64, range: LockRange) -> impl Iterator<Item = (u64, Held)> {
+    fn overlapping(&self, number: u32, range: LockRange) -> impl Iterator<Item = (u64, Held)> {
         // Only the last range that starts before can overlap, because an owner's ranges are disjoint.
         let before = self.held.range((number, 0)..(number, range.start)).next_back();
         let before = before.filter(move |(_, held)| held.end > range.start);
@@ -318,13 +323,13 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
     }
 
     /// The range of an owner that ends where another begins.
-    fn ending_at(&self, number: u64, end: u64) -> Option<(u64, Held)> {
+    fn ending_at(&self, number: u32, end: u64) -> Option<(u64, Held)> {
         let (&(_, start), &held) = self.held.range((number, 0)..(number, end)).next_back()?;
         (held.end == end).then_some((start, held))
     }
 
     /// Removes what an owner holds of `range`.
-    fn cut(&mut self, owner: &Arc<O>, number: u64, range: LockRange) {
+    fn cut(&mut self, owner: &Arc<O>, number: u32, range: LockRange) {
         let cut: Vec<(u64, Held)> = self.overlapping(number, range).collect();
         for (start, held) in cut {
             self.take(number, start);
@@ -337,12 +342,12 @@ impl<O: Clone + Eq + Hash> RangeLocks<O> {
         }
     }
 
-    fn put(&mut self, owner: &Arc<O>, number: u64, start: u64, held: Held) {
+    fn put(&mut self, owner: &Arc<O>, number: u32, start: u64, held: Held) {
         self.held.insert((number, start), held);
         self.ranges.insert(owner.clone(), number, held.lock_from(start));
     }
 
-    fn take(&mut self, number: u64, start: u64) {
+    fn take(&mut self, number: u32, start: u64) {
         self.held.remove(&(number, start));
         self.ranges.remove(start, number);
     }
@@ -418,6 +423,19 @@ mod tests {
         assert_eq!(range(21, 25).without(&found), []);
     }
 
+    #[test]
+    fn the_number_of_an_owner_with_locks_is_not_used_again() {
+        let mut locks = RangeLocks::default();
+        locks.lock(&'a', range(0, 5), true).unwrap();
+        locks.lock(&'b', range(5, 9), true).unwrap();
+        locks.release(&'b');
+        locks.next_number = 0;
+        let conflict = locks.lock(&'c', range(0, 1), true).unwrap_err();
+        assert_eq!(conflict.owner, 'a');
+        locks.lock(&'c', range(6, 7), true).unwrap();
+        assert_eq!((locks.owners[&'a'], locks.owners[&'c']), (0, 1));
+    }
+
     /// Number of ranges in the model: maximal runs of bytes of one owner and kind.
     fn runs(model: &[[u8; 3]]) -> usize {
         let held = |at: usize, owner: usize| model.get(at).map_or(0, |b| b[owner]);
@@ -484,12 +502,15 @@ mod tests {
         /// Many owners, with ranges that are far apart, nested, equal, or to the end.
         #[test]
         fn agrees_with_a_list_of_the_locks_of_many_owners(
+            next_number in prop::sample::select(vec![0, u32::MAX - 5]),
+            first in prop::sample::select(vec![0, TO_END - 200]),
             steps in prop::collection::vec((0u8..20, 0u64..200, 1u64..60, 0u8..12), 1..250)
         ) {
-            let mut locks = RangeLocks::default();
+            let mut locks = RangeLocks { next_number, ..RangeLocks::default() };
             let mut naive = Naive::default();
             for (owner, start, length, action) in steps {
-                let end = if length == 59 { TO_END } else { start + length };
+                let start = first + start;
+                let end = if length == 59 { TO_END } else { start.saturating_add(length) };
                 let (r, exclusive) = (range(start, end), action == 11);
                 match action {
                     0 => {
@@ -513,6 +534,8 @@ mod tests {
                         if let Err(LockConflict { owner, range, exclusive }) = locked {
                             let found = (owner, Lock { range, exclusive });
                             prop_assert!(conflicts.contains(&found));
+                            let lowest = conflicts.iter().map(|(_, lock)| lock.range.start).min();
+                            prop_assert_eq!(Some(range.start), lowest);
                         } else {
                             prop_assert!(conflicts.is_empty());
                             let before = naive.0.len();

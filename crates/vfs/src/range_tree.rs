@@ -3,10 +3,10 @@
 //! 1. A range is identified by its start and its owner's number: an owner's ranges do not overlap.
 //! 2. The tree is balanced as an AVL tree: the heights of the two sides of a node differ by one at most. With n ranges,
 //!    it is at most 1.44 log n nodes high.
-//! 3. A node knows the last end of all ranges of its subtree, and that of the exclusive ones. A search for the ranges
-//!    that overlap one visits only subtrees with an end after the start of that. Its first result, and adding and
-//!    removing a range, take time in proportion to log n in the worst case, and each further result on average a
-//!    constant time.
+//! 3. A node knows the last end of the ranges of its subtree, whose range that is, and the last end of all other
+//!    owners' ranges; the same of the exclusive ranges alone. A search for the ranges that overlap one, perhaps without
+//!    those of one owner, visits only subtrees in which such a range ends after the start of that. Each result, and
+//!    adding and removing a range, take time in proportion to log n in the worst case.
 
 use crate::lock::{Lock, LockRange};
 use std::cmp::Ordering;
@@ -16,8 +16,6 @@ use std::sync::Arc;
 pub(crate) struct Locked<'a, O> {
     pub(crate) lock: Lock,
     pub(crate) owner: &'a O,
-    /// The owner's number.
-    pub(crate) number: u64,
 }
 
 /// The locked ranges of a file.
@@ -35,13 +33,39 @@ struct Node<O> {
     end: u64,
     exclusive: bool,
     height: u8,
-    number: u64,
+    number: u32,
     owner: Arc<O>,
-    /// The last end of the subtree's ranges, and of its exclusive ranges; 0 if there are none.
-    last_end: u64,
-    last_exclusive_end: u64,
+    /// The [`Reach`] of the subtree's ranges, and of its exclusive ranges.
+    last_ends: [u64; 2],
+    other_ends: [u64; 2],
+    last_owners: [u32; 2],
     /// The subtrees of the ranges before and after this one.
     sides: [Link<O>; 2],
+}
+
+/// How far some ranges reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Reach {
+    /// The last end; 0 if there are no ranges.
+    last_end: u64,
+    /// The number of the owner of a range with that end.
+    owner: u32,
+    /// The last end of the ranges of all other owners; 0 if there are none.
+    other_end: u64,
+}
+
+impl Reach {
+    /// The reach of two sets of ranges together.
+    fn and(self, with: Self) -> Self {
+        let (far, near) = if self.last_end < with.last_end { (with, self) } else { (self, with) };
+        let others = if near.owner == far.owner { near.other_end } else { near.last_end };
+        Self { other_end: far.other_end.max(others), ..far }
+    }
+
+    /// The last end of the ranges without those of one owner.
+    fn without(self, owner: Option<u32>) -> u64 {
+        if owner == Some(self.owner) { self.other_end } else { self.last_end }
+    }
 }
 
 impl<O> Default for RangeTree<O> {
@@ -52,36 +76,49 @@ impl<O> Default for RangeTree<O> {
 
 impl<O> RangeTree<O> {
     /// Adds a range of the owner with a number, of whom no range in the tree overlaps it.
-    pub(crate) fn insert(&mut self, owner: Arc<O>, number: u64, lock: Lock) {
+    pub(crate) fn insert(&mut self, owner: Arc<O>, number: u32, lock: Lock) {
         let Lock { range: LockRange { start, end }, exclusive } = lock;
-        let (height, last_end, last_exclusive_end, sides) = (0, 0, 0, [None, None]);
         let new = Node {
             start,
             end,
             exclusive,
-            height,
+            height: 0,
             number,
             owner,
-            last_end,
-            last_exclusive_end,
-            sides,
+            last_ends: [0; 2],
+            other_ends: [0; 2],
+            last_owners: [0; 2],
+            sides: [None, None],
         };
         self.root = Some(insert(self.root.take(), Box::new(new)));
     }
 
     /// Removes the range of an owner that begins at `start`.
-    pub(crate) fn remove(&mut self, start: u64, number: u64) {
+    pub(crate) fn remove(&mut self, start: u64, number: u32) {
         self.root = remove(self.root.take(), (start, number));
     }
 
     /// All ranges, by their start.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Locked<'_, O>> {
-        self.overlapping(LockRange::ALL, false)
+        self.overlapping(LockRange::ALL, false, None)
     }
 
-    /// The ranges that overlap one, by their start; with `exclusive`, only the exclusive ones.
-    pub(crate) fn overlapping(&self, range: LockRange, exclusive: bool) -> Overlapping<'_, O> {
-        let mut found = Overlapping { ahead: Vec::new(), range, exclusive };
+    /// The ranges that overlap one, by their start; with `exclusive`, only the exclusive ones. Without those of the
+    /// owner with the number `except`.
+    pub(crate) fn overlapping(
+        &self,
+        range: LockRange,
+        exclusive: bool,
+        except: Option<u32>,
+    ) -> Overlapping<'_, O> {
+        let mut found = Overlapping {
+            ahead: Vec::new(),
+            range,
+            exclusive,
+            except,
+            #[cfg(test)]
+            visited: 0,
+        };
         found.visit(&self.root);
         found
     }
@@ -93,14 +130,21 @@ pub(crate) struct Overlapping<'a, O> {
     ahead: Vec<&'a Node<O>>,
     range: LockRange,
     exclusive: bool,
+    except: Option<u32>,
+    /// The number of nodes visited.
+    #[cfg(test)]
+    visited: usize,
 }
 
 impl<'a, O> Overlapping<'a, O> {
     /// Goes down to the first range of a subtree that may overlap.
     fn visit(&mut self, mut link: &'a Link<O>) {
         while let Some(node) = link {
-            let last = if self.exclusive { node.last_exclusive_end } else { node.last_end };
-            if last <= self.range.start {
+            #[cfg(test)]
+            {
+                self.visited += 1;
+            }
+            if node.reach(self.exclusive).without(self.except) <= self.range.start {
                 return;
             }
             self.ahead.push(node);
@@ -120,7 +164,8 @@ impl<'a, O> Iterator for Overlapping<'a, O> {
                 return None;
             }
             self.visit(&node.sides[1]);
-            if node.end > self.range.start && (node.exclusive || !self.exclusive) {
+            let is_of_kind = node.exclusive || !self.exclusive;
+            if node.end > self.range.start && is_of_kind && Some(node.number) != self.except {
                 return Some(node.locked());
             }
         }
@@ -129,26 +174,43 @@ impl<'a, O> Iterator for Overlapping<'a, O> {
 }
 
 impl<O> Node<O> {
-    fn key(&self) -> (u64, u64) {
+    fn key(&self) -> (u64, u32) {
         (self.start, self.number)
     }
 
     fn locked(&self) -> Locked<'_, O> {
         let range = LockRange { start: self.start, end: self.end };
         let lock = Lock { range, exclusive: self.exclusive };
-        Locked { lock, owner: &self.owner, number: self.number }
+        Locked { lock, owner: &self.owner }
+    }
+
+    /// The reach of its subtree's ranges, or of the exclusive ones only.
+    fn reach(&self, exclusive: bool) -> Reach {
+        let kind = usize::from(exclusive);
+        Reach {
+            last_end: self.last_ends[kind],
+            owner: self.last_owners[kind],
+            other_end: self.other_ends[kind],
+        }
     }
 
     /// Computes what it knows of its subtree.
     fn update(&mut self) {
-        self.last_end = self.end;
-        self.last_exclusive_end = if self.exclusive { self.end } else { 0 };
-        self.height = 1;
-        for side in self.sides.iter().flatten() {
-            self.last_end = self.last_end.max(side.last_end);
-            self.last_exclusive_end = self.last_exclusive_end.max(side.last_exclusive_end);
-            self.height = self.height.max(side.height + 1);
+        for exclusive in [false, true] {
+            let is_of_kind = self.exclusive || !exclusive;
+            let own = Reach {
+                last_end: if is_of_kind { self.end } else { 0 },
+                owner: self.number,
+                other_end: 0,
+            };
+            let sides = self.sides.iter().flatten().map(|side| side.reach(exclusive));
+            let reach = sides.fold(own, Reach::and);
+            let kind = usize::from(exclusive);
+            self.last_ends[kind] = reach.last_end;
+            self.last_owners[kind] = reach.owner;
+            self.other_ends[kind] = reach.other_end;
         }
+        self.height = 1 + self.sides.iter().map(height).max().unwrap_or(0);
     }
 }
 
@@ -163,7 +225,7 @@ fn insert<O>(link: Link<O>, new: Box<Node<O>>) -> Box<Node<O>> {
     balanced(node)
 }
 
-fn remove<O>(link: Link<O>, key: (u64, u64)) -> Link<O> {
+fn remove<O>(link: Link<O>, key: (u64, u32)) -> Link<O> {
     let mut node = link?;
     let side = match key.cmp(&node.key()) {
         Ordering::Less => &mut node.sides[0],
@@ -236,23 +298,61 @@ impl<O> RangeTree<O> {
     /// # Panics
     /// Something is wrong.
     pub(crate) fn check(&self) {
-        check(&self.root);
-        let keys: Vec<_> = self.iter().map(|of| (of.lock.range.start, of.number)).collect();
+        let keys: Vec<_> = check(&self.root).1.into_iter().map(Node::key).collect();
         assert!(keys.is_sorted_by(|a, b| a < b), "{keys:?}");
     }
 }
 
+/// The height of a subtree, and its nodes in their order.
 #[cfg(test)]
-fn check<O>(link: &Link<O>) -> (u8, u64, u64) {
-    let Some(node) = link else { return (0, 0, 0) };
-    let [left, right] = node.sides.each_ref().map(check);
-    assert!(left.0.abs_diff(right.0) <= 1, "heights {} and {}", left.0, right.0);
-    let exclusive_end = if node.exclusive { node.end } else { 0 };
-    let known = (
-        left.0.max(right.0) + 1,
-        node.end.max(left.1).max(right.1),
-        exclusive_end.max(left.2).max(right.2),
-    );
-    assert_eq!((node.height, node.last_end, node.last_exclusive_end), known);
-    known
+fn check<O>(link: &Link<O>) -> (u8, Vec<&Node<O>>) {
+    let Some(node) = link else { return (0, Vec::new()) };
+    let [(left, mut nodes), (right, after)] = node.sides.each_ref().map(check);
+    assert!(left.abs_diff(right) <= 1, "heights {left} and {right}");
+    assert_eq!(node.height, left.max(right) + 1);
+    nodes.push(node);
+    nodes.extend(after);
+    for exclusive in [false, true] {
+        let last = |except| {
+            let of_kind = nodes.iter().filter(|node| node.exclusive || !exclusive);
+            of_kind
+                .filter(|node| Some(node.number) != except)
+                .map(|node| node.end)
+                .max()
+                .unwrap_or(0)
+        };
+        let known = node.reach(exclusive);
+        assert_eq!(known.last_end, last(None));
+        for owner in nodes.iter().map(|node| node.number) {
+            assert_eq!(known.without(Some(owner)), last(Some(owner)), "without {owner}: {known:?}");
+        }
+    }
+    (node.height, nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_does_not_visit_the_ranges_of_the_owner_that_it_leaves_out() {
+        const OWN: u32 = 10_000;
+        for exclusive in [false, true] {
+            let mut tree = RangeTree::default();
+            for at in 0..=OWN {
+                let (start, number) = (u64::from(at) * 10, u32::from(at == OWN));
+                let range = LockRange { start, end: start + 5 };
+                tree.insert(Arc::new(number), number, Lock { range, exclusive });
+            }
+            // Twice the height at most: beside the path to the range, its neighbours.
+            let bound = 2 * usize::from(height(&tree.root));
+            let mut found = tree.overlapping(LockRange::ALL, exclusive, Some(0));
+            assert_eq!(found.next().map(|locked| *locked.owner), Some(1));
+            assert!(found.visited <= bound, "{} of {bound}", found.visited);
+            assert!(found.next().is_none() && found.visited <= bound);
+            tree.remove(u64::from(OWN) * 10, 1);
+            let mut found = tree.overlapping(LockRange::ALL, exclusive, Some(0));
+            assert!(found.next().is_none() && found.visited == 1);
+        }
+    }
 }

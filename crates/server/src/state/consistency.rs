@@ -3,7 +3,7 @@
 
 use super::table::FileState;
 use super::tables::nlm::QueuedLock;
-use super::tests::{owner, principal, ready, request};
+use super::tests::{LEASE, client, owner, principal, ready, record, request};
 use super::*;
 use crate::admission;
 use crate::handle::Node;
@@ -69,6 +69,8 @@ struct World {
     delegations: Vec<(ClientId, StateId, Node)>,
     /// Opens that may still be undone.
     undoable: Vec<(StateId, OpenSnapshot)>,
+    /// Opens whose truncation is in progress.
+    truncating: Vec<StateId>,
     reserved: Vec<ClientId>,
     grants: Vec<u64>,
     stores: HashMap<Node, Arc<Store>>,
@@ -86,7 +88,10 @@ impl World {
             nlm_waiting: 8,
             ..Limits::default()
         };
-        let state = State::new(Ids::new(1, [7; 32]), limits, Grace::default());
+        // In every other run the clients have state of an earlier run to reclaim.
+        let earlier = NAMES.into_iter().filter(|_| seed.is_multiple_of(2));
+        let earlier = earlier.map(|name| (owner(name), record(ReclaimDenied::default())));
+        let state = State::new(Ids::new(1, [7; 32]), limits, Grace::new(LEASE, earlier));
         Self {
             state,
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
@@ -95,6 +100,7 @@ impl World {
             locks: Vec::new(),
             delegations: Vec::new(),
             undoable: Vec::new(),
+            truncating: Vec::new(),
             reserved: Vec::new(),
             grants: Vec::new(),
             stores: HashMap::new(),
@@ -145,9 +151,17 @@ impl World {
         let now = self.now;
         if let Some(found) = self.state.clients.confirmed(&owner(NAMES[number])).map(|c| c.id) {
             self.state.clients.renew(found, now);
+            if !self.state.grace.is_active(now) {
+                // It may have sent it before.
+                _ = self.state.reclaim_complete(found);
+            }
             return found;
         }
-        let id = ready(&mut self.state, NAMES[number], now);
+        let id = if self.state.grace.is_active(now) {
+            client(&mut self.state, NAMES[number], now)
+        } else {
+            ready(&mut self.state, NAMES[number], now)
+        };
         // Two of them share an address, and one has none.
         let address = [Some([192, 0, 2, 1]), Some([192, 0, 2, 1]), Some([192, 0, 2, 2]), None];
         let client = self.state.clients.get_mut(id).unwrap();
@@ -186,7 +200,12 @@ impl World {
 
     fn share(&mut self) -> Share {
         let access = [Access::READ, Access::WRITE, Access::READ | Access::WRITE][self.below(3)];
-        let deny = if self.below(6) == 0 { Access::WRITE } else { Access::empty() };
+        let deny = match self.below(12) {
+            0 => Access::READ,
+            1 => Access::WRITE,
+            2 => Access::READ | Access::WRITE,
+            _ => Access::empty(),
+        };
         Share { access, deny }
     }
 
@@ -194,11 +213,20 @@ impl World {
         let (client, node, share, now) = (self.client(), self.node(), self.share(), self.now);
         let name = ["x", "y"][self.below(2)];
         let confirm = self.below(8) == 0 && self.state.open_owners(client).all(|o| o != name);
-        let opens = OpenRequest { node, confirm, owner: name.into(), ..request(client, share) };
+        let truncates = self.below(4) == 0;
+        let claim = match self.below(8) {
+            _ if self.state.grace.is_active(now) => Claim::Reclaim,
+            0 => Claim::Delegated,
+            _ => Claim::New,
+        };
+        let owner = name.into();
+        let opens =
+            OpenRequest { node, confirm, owner, claim, truncates, ..request(client, share) };
         let before = self.state.opened(client, &opens.owner, node);
         if let Ok(id) = self.state.open(opens, now) {
             self.opens.push((client, id, node));
             self.undoable.push((id, before));
+            self.truncating.extend(truncates.then_some(id));
         }
     }
 
@@ -218,7 +246,7 @@ impl World {
         };
         let Some((client, target, node)) = under else { return };
         self.state.clients.renew(client, now);
-        let (reclaim, listens) = (false, true);
+        let (reclaim, listens) = (self.state.grace.is_active(now), true);
         let request =
             LockRequest { client, target, node, range, exclusive, reclaim, wait, listens };
         let opened = self.store_locks(node);
@@ -311,9 +339,16 @@ impl World {
                     _ => _ = self.state.close(client, id, node),
                 }
             }
+            14 if self.coin() => {
+                let Some(id) = self.truncating.pop() else { return };
+                self.state.truncated(id);
+            }
             14 => {
                 let Some((id, before)) = self.undoable.pop() else { return };
                 self.undoable.clear();
+                for id in self.truncating.extract_if(.., |other| *other == id) {
+                    self.state.truncated(id);
+                }
                 self.state.undo_open(id, before);
             }
             15 => {
@@ -422,6 +457,10 @@ impl World {
         state.opens.check();
         for (key, open) in state.opens.iter() {
             assert!(state.clients.get(open.client).unwrap().states.contains(key));
+            let truncates = self.truncating.iter().any(|id| id.key == *key);
+            let truncating = if truncates { Access::WRITE } else { Access::empty() };
+            let union = open.opened.iter().fold(Share::default(), |all, &share| all.union(share));
+            assert_eq!(open.share, Share { access: union.access | truncating, ..union });
         }
         self.check_conflicts();
         let reserved = self.reserved.iter().copied();

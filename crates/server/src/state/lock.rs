@@ -9,6 +9,7 @@ use crate::admission;
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName, Principal};
 use crate::state::error::StateError;
+use crate::state::lock_waiters::merged;
 use crate::state::quota::Requester;
 use crate::state::refused::Resource;
 use crate::state::stateid::{StateId, StateKey, check_seq, next_seq};
@@ -302,7 +303,8 @@ impl<F: Clone> State<F> {
             counts.push((holder, before, file.ranges.len()));
         }
         if let Some(locks) = &file.store_locks {
-            let gaps = released.into_iter().flat_map(|range| file.ranges.gaps(range));
+            // Ranges of different owners may overlap: each gap is unlocked once.
+            let gaps = merged(released).into_iter().flat_map(|range| file.ranges.gaps(range));
             gaps.for_each(|gap| locks.unlock(gap));
         }
         for (holder, before, after) in counts {

@@ -200,7 +200,7 @@ impl WantedRanges {
 }
 
 /// Sorts ranges, and merges those that overlap or touch.
-fn merged(mut ranges: Vec<Range>) -> Vec<Range> {
+pub(super) fn merged(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.dedup_by(|next, last| {
         let joins = next.start <= last.end;

@@ -39,7 +39,7 @@ impl<F: Clone> State<F> {
         now: Duration,
     ) -> Result<StateId, StateError> {
         let effect = request.effect();
-        let OpenRequest { client, owner, node, share, claim, confirm, by, made, file, .. } =
+        let OpenRequest { client, owner, node, share, claim, confirm, by, made, truncates, file } =
             request;
         self.check_grace(client, claim == Claim::Reclaim, now)?;
         if claim == Claim::Reclaim {
@@ -87,6 +87,7 @@ impl<F: Clone> State<F> {
                     unconfirmed: confirm.then_some(now),
                     waits: false,
                     opened: Vec::new(),
+                    truncations: 0,
                     reader: None,
                     writer: None,
                 };
@@ -102,8 +103,6 @@ impl<F: Clone> State<F> {
             Claim::New | Claim::Reclaim => None,
         };
         let opened = self.opens.change(key, |open| {
-            // Writes until `truncated`, too: no other open may deny a truncation in progress.
-            open.share = open.share.union(effect);
             if made {
                 open.made_by = Some(by.clone());
             } else if open.made_by.is_none() {
@@ -113,6 +112,8 @@ impl<F: Clone> State<F> {
             if !open.opened.contains(&share) {
                 open.opened.push(share);
             }
+            open.truncations += u32::from(truncates);
+            open.share = open.union();
             if share.access.contains(Access::READ) && open.reader.is_none() {
                 open.reader = Some(file.clone());
             }
@@ -171,7 +172,6 @@ impl<F: Clone> State<F> {
         let mine = self.opens.of_owner(client, owner, node).and_then(|key| self.opens.get(key));
         OpenSnapshot(mine.map(|open| PriorOpen {
             seq: open.seq,
-            share: open.share,
             opened: open.opened.clone(),
             by: open.by.clone(),
             made_by: open.made_by.clone(),
@@ -184,7 +184,7 @@ impl<F: Clone> State<F> {
         if self.opens.get(id.key).is_none_or(|open| open.seq != id.seq) {
             return;
         }
-        let Some(PriorOpen { seq, share, opened, by, made_by }) = before.0 else {
+        let Some(PriorOpen { seq, opened, by, made_by }) = before.0 else {
             // It may have got the locks of a delegation that the client has returned meanwhile.
             self.drop_lock_states(self.locks.under(id.key));
             return self.drop_open(id.key);
@@ -192,15 +192,16 @@ impl<F: Clone> State<F> {
         self.opens.change(id.key, |open| {
             (open.seq, open.opened) = (seq, opened);
             (open.by, open.made_by) = (by, made_by);
-            open.reduce(share);
+            open.reduce(open.union());
         });
     }
 
-    /// Ends the truncation of an OPEN: others may deny writing from now on, unless the owner has opened
-    /// the file for writing.
+    /// Ends the truncation of an OPEN, done or failed: others may deny writing from now on, unless the owner truncates
+    /// the file otherwise or has opened it for writing.
     pub(crate) fn truncated(&mut self, id: StateId) {
         self.opens.change(id.key, |open| {
-            open.share = open.opened.iter().fold(Share::default(), |all, &share| all.union(share));
+            open.truncations = open.truncations.saturating_sub(1);
+            open.share = open.union();
         });
     }
 
@@ -260,7 +261,7 @@ impl<F: Clone> State<F> {
         }
         self.change_open(id.key, |open| {
             open.opened.retain(|o| o.is_within(share));
-            open.reduce(share);
+            open.reduce(open.union());
         })
     }
 

@@ -244,4 +244,30 @@ mod tests {
             assert!(recorded.1.load(Relaxed) as u64 <= OWNERS + 1);
         }
     }
+
+    #[test]
+    fn locks_of_the_same_bytes_are_removed_in_the_store_once() {
+        const OWNERS: u64 = 200;
+        let mut state: State<char> =
+            State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::default());
+        let [a, b] = ["a", "b"].map(|name| ready(&mut state, name, T0));
+        let [of_all, of_parts] =
+            [a, b].map(|client| state.open(request(client, READ.union(WRITE)), T0).unwrap());
+        let recorded = Arc::new(Recorded::default());
+        let mut opened = Some(OpenedStoreLocks { locks: recorded.clone(), by: None });
+        for number in 0..OWNERS {
+            let part = Range { start: number * 10, end: number * 10 + 1 };
+            for (client, open, range) in [(a, of_all, Range::ALL), (b, of_parts, part)] {
+                let target = LockTarget::Open(open, Bytes::copy_from_slice(&number.to_be_bytes()));
+                let lock = LockRequest { target, range, ..lock_under(open, client, false) };
+                let locked = |state: &mut State<char>| state.lock(lock, T0).map(drop);
+                assert_eq!(state.with_store_locks(NODE, opened.take(), locked), Ok(()));
+            }
+        }
+        let before = recorded.1.load(Relaxed);
+        state.close(a, of_all, NODE).unwrap();
+        assert_eq!(state.tallies.ranges.total() as u64, OWNERS);
+        // One for each gap between the ranges that remain, and one after them.
+        assert_eq!((recorded.1.load(Relaxed) - before) as u64, OWNERS);
+    }
 }

@@ -124,6 +124,24 @@ fn an_open_that_truncates_conflicts_like_one_that_writes() {
 }
 
 #[test]
+fn an_open_that_is_undone_after_a_truncation_does_not_count_as_writing() {
+    let mut state = state_after(&[]);
+    let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+    let alone = Share { access: Access::READ, deny: Access::WRITE };
+    let opens = request(b, READ);
+    let truncates = OpenRequest { truncates: true, ..opens.clone() };
+    let first = state.open(truncates.clone(), T0).unwrap();
+    // Its owner opens the file twice more meanwhile.
+    let before = state.opened(b, &opens.owner, NODE);
+    let second = state.open(truncates, T0).unwrap();
+    state.truncated(first);
+    assert_eq!(state.open(request(a, alone), T0), Err(StateError::ShareDenied), "the second");
+    state.truncated(second);
+    state.undo_open(second, before);
+    state.open(request(a, alone), T0).unwrap();
+}
+
+#[test]
 fn an_unconfirmed_open_conflicts_for_one_lease() {
     let mut state = state_after(&[]);
     let a = ready(&mut state, "a", T0);

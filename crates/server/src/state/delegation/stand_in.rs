@@ -2,7 +2,7 @@
 //! in LOCK (RFC 9754 section 4). An open of the server's own then stands for the delegation: locks
 //! belong to opens.
 //!
-//! 1. Its stateid is told to no client. It ends with the delegation.
+//! 1. Its stateid is told to no client, and its owner has a name that no client can send. It ends with the delegation.
 //! 2. Its locks then go on under another open of the client, which the client made under the
 //!    delegation before it returned that; without one they are released, as by CLOSE.
 
@@ -18,7 +18,11 @@ use crate::state::tables::delegation::DelegationKind;
 use crate::state::tables::open::Open;
 use crate::state::tables::revoked::{Revoked, Why};
 use std::time::Duration;
+use weir_nfs::v4::types::MAX_OWNER_BYTES;
 use weir_vfs::Access;
+
+/// The name of its owner: longer than a name on the wire. OPEN does not find it, and so adds nothing to it.
+static OWNER: [u8; MAX_OWNER_BYTES + 1] = [0; MAX_OWNER_BYTES + 1];
 
 impl<F: Clone> State<F> {
     /// The open for locks that are asked for under an open or a delegation.
@@ -49,7 +53,7 @@ impl<F: Clone> State<F> {
         let key = self.new_key();
         let open = Open {
             client,
-            owner: OwnerName::copy_from_slice(&id.key.to_wire()),
+            owner: OwnerName::from_static(&OWNER),
             node,
             seq: 1,
             share,
@@ -58,6 +62,7 @@ impl<F: Clone> State<F> {
             unconfirmed: None,
             waits: false,
             opened: vec![share],
+            truncations: 0,
             reader: Some(file),
             writer,
         };

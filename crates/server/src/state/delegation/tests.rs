@@ -10,6 +10,7 @@ use crate::state::{Account, Answer, CallbackCred, CallbackService, Channel, Clai
 use crate::state::{OpenRequest, Owner, StateRef, Times, Use};
 use std::collections::HashSet;
 use std::time::SystemTime;
+use weir_nfs::v4::types::MAX_OWNER_BYTES;
 use weir_vfs::{Attr, FileKind, SetAttr, SetTime};
 
 const SEC: Duration = Duration::from_secs(1);
@@ -328,12 +329,15 @@ fn revoking_a_delegation_revokes_its_locks() {
 }
 
 #[test]
-fn an_open_owner_may_have_the_name_of_the_open_that_stands_for_a_delegation() {
+fn no_open_owner_has_the_name_of_the_open_that_stands_for_a_delegation() {
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", WRITE);
+    state.lock(lock_under(id, a, true), T0).unwrap();
+    let name = state.stand_in_owner(a, NODE).unwrap();
+    assert!(name.len() > MAX_OWNER_BYTES, "a client can send it");
+    // An earlier name of such opens.
     let name = OwnerName::copy_from_slice(&id.key.to_wire());
     let own = state.open(OpenRequest { owner: name, ..request(a, READ) }, T0).unwrap();
-    state.lock(lock_under(id, a, true), T0).unwrap();
     state.opens.check();
     assert_eq!(state.opens.of_client(a, NODE).count(), 3);
     state.return_delegation(a, id, NODE).unwrap();

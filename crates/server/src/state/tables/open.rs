@@ -27,11 +27,20 @@ pub(in crate::state) struct Open<F> {
     pub(in crate::state) waits: bool,
     /// Each share mode that was opened, to check downgrades.
     pub(in crate::state) opened: Vec<Share>,
+    /// The number of OPENs whose truncation is in progress.
+    pub(in crate::state) truncations: u32,
     pub(in crate::state) reader: Option<F>,
     pub(in crate::state) writer: Option<F>,
 }
 
 impl<F> Open<F> {
+    /// The union of what was opened. Writes during truncations, too: no other open may deny these.
+    pub(in crate::state) fn union(&self) -> Share {
+        let truncating = if self.truncations > 0 { Access::WRITE } else { Access::empty() };
+        let truncating = Share { access: truncating, deny: Access::empty() };
+        self.opened.iter().fold(truncating, |all, &share| all.union(share))
+    }
+
     /// Ends what a smaller share mode no longer includes.
     pub(in crate::state) fn reduce(&mut self, share: Share) {
         self.share = share;
@@ -108,7 +117,6 @@ pub(crate) struct OpenSnapshot(pub(in crate::state) Option<PriorOpen>);
 #[derive(Clone, Debug)]
 pub(in crate::state) struct PriorOpen {
     pub(in crate::state) seq: u32,
-    pub(in crate::state) share: Share,
     pub(in crate::state) opened: Vec<Share>,
     pub(in crate::state) by: Principal,
     pub(in crate::state) made_by: Option<Principal>,

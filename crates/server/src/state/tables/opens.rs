@@ -21,8 +21,8 @@ use crate::state::tables::open::Open;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use weir_vfs::{Access, FileId};
 
-/// The place of an open in the order of its file, client and owner. It has the key, too: a client can give an owner the
-/// name of an open that stands for a delegation.
+/// The place of an open in the order of its file, client and owner. It has the key, too: the opens that stand for a
+/// client's delegations of a file have one name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     node: Node,

@@ -239,11 +239,14 @@ async fn open_for(
         cx.services.copies.quiesce_soon(node).await?;
         if found.truncate {
             truncate(cx, &target, &file, share.access).await?;
-            cx.state().truncated(id);
         }
         Ok(())
     };
-    if let Err(error) = ready.await {
+    let ready = ready.await;
+    if found.truncate {
+        cx.state().truncated(id);
+    }
+    if let Err(error) = ready {
         // The client does not learn of this open, so the owner gets back its previous state.
         cx.state().undo_open(id, before);
         return Err(error);
