@@ -132,12 +132,13 @@ impl Guardian {
         loop {
             let (len, connection) = match received(&self.0, &mut bytes) {
                 Ok(message) => message,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => (0, None),
-                Err(_) => {
-                    // Short of memory, say: no reason to end a mount that works.
+                Err(error) if is_short_of_memory(&error) => {
+                    // No reason to end a mount that works.
                     std::thread::sleep(Duration::from_millis(100));
                     continue;
                 }
+                // Other errors mean the same as the end.
+                Err(_) => (0, None),
             };
             match bytes[..len].split_first() {
                 Some((&MOUNT, at)) => {
@@ -149,6 +150,11 @@ impl Guardian {
             }
         }
     }
+}
+
+fn is_short_of_memory(error: &io::Error) -> bool {
+    let short = [Errno::NOMEM, Errno::NOBUFS].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|errno| short.contains(&errno))
 }
 
 /// The mount of a message: NUMBER:PATH.

@@ -27,7 +27,7 @@ use weir_client::blocking::{Export, File};
 
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 32 * MIB;
-const LEASE: Duration = Duration::from_secs(5);
+const LEASE: Duration = Duration::from_secs(8);
 const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
 /// Of each version; the second one leaves the server's cache as it was.
 const WORKERS: usize = 2;
@@ -161,6 +161,7 @@ impl Soak {
             server.signal(signal);
             server.ended();
             server = self.start(port);
+            load.restarted.fetch_add(1, SeqCst);
         }
         server
     }
@@ -249,8 +250,9 @@ fn held(runtime: &Path) -> Option<Vec<(String, u64)>> {
 struct Load {
     port: u16,
     until: Instant,
-    /// Restarts of the server that have begun.
+    /// Restarts of the server that have begun, and that have ended.
     restarts: AtomicU64,
+    restarted: AtomicU64,
     steps: AtomicU64,
     clients: AtomicU64,
     vanished: AtomicU64,
@@ -263,8 +265,20 @@ struct Load {
 impl Load {
     fn new(port: u16, time: Duration) -> Self {
         let until = Instant::now() + time;
-        let [restarts, steps, clients, vanished, verified, counted, repeated] = Default::default();
-        Self { port, until, restarts, steps, clients, vanished, verified, counted, repeated }
+        let [restarts, restarted, steps, clients, vanished, verified, counted, repeated] =
+            Default::default();
+        Self {
+            port,
+            until,
+            restarts,
+            restarted,
+            steps,
+            clients,
+            vanished,
+            verified,
+            counted,
+            repeated,
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -496,11 +510,11 @@ impl<'a> Worker<'a> {
     /// A change of names that the server made just before a restart may fail when the client sends it again
     /// (docs/RELIABILITY.md); whether it was made is verified later.
     fn change_names(&self, change: impl FnOnce() -> io::Result<()>) {
-        let before = self.load.restarts.load(SeqCst);
+        let ended = self.load.restarted.load(SeqCst);
         match change() {
             Err(error)
                 if error.kind() == ErrorKind::NotFound
-                    && self.load.restarts.load(SeqCst) > before =>
+                    && self.load.restarts.load(SeqCst) > ended =>
             {
                 self.load.repeated.fetch_add(1, SeqCst);
             }

@@ -87,7 +87,11 @@ impl Mapping {
     /// Makes all dirty pages due now, old or not. The caller kicks the flusher afterwards.
     pub(crate) fn hurry(&self, state: &mut State) {
         if state.waiting() > 0 {
-            state.urgent_at = Some(self.memory.now());
+            let now = self.memory.now();
+            // What is due already stays so: a writeback of it goes on (`start_writeback`).
+            if state.urgent_at.is_none_or(|at| at > now) {
+                state.urgent_at = Some(now);
+            }
             self.look_at(state, None);
         }
     }

@@ -64,10 +64,12 @@ impl Comparison {
 fn drain(child: &mut Child) -> io::Result<()> {
     let Some(output) = child.stdout.take() else { return Ok(()) };
     let nothing = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
-    let drain = move |output: ChildStdout| {
+    let drain = move |mut output: ChildStdout| {
         let flags = rustix::pipe::SpliceFlags::empty();
         let splice = || rustix::pipe::splice(&output, None, &nothing, None, PIECE_BYTES, flags);
         while rustix::io::retry_on_intr(splice).is_ok_and(|moved| moved > 0) {}
+        // At its end, or where the kernel does not splice.
+        io::copy(&mut output, &mut io::sink())
     };
     std::thread::Builder::new().name("weir-drain".into()).spawn(move || drain(output)).map(drop)
 }

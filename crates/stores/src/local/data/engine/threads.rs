@@ -57,7 +57,7 @@ impl Pool {
                 let job = state.jobs.pop_back();
                 drop(state);
                 if let Some(job) = job {
-                    job();
+                    alone("a call of the store", job);
                 }
             }
         }
