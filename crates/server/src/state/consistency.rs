@@ -461,6 +461,8 @@ impl World {
             let truncating = if truncates { Access::WRITE } else { Access::empty() };
             let union = open.opened.iter().fold(Share::default(), |all, &share| all.union(share));
             assert_eq!(open.share, Share { access: union.access | truncating, ..union });
+            assert_eq!(open.reader.is_some(), union.access.contains(Access::READ));
+            assert_eq!(open.writer.is_some(), union.access.contains(Access::WRITE));
         }
         self.check_conflicts();
         let reserved = self.reserved.iter().copied();

@@ -113,7 +113,7 @@ impl<F: Clone> State<F> {
                 open.opened.push(share);
             }
             open.truncations += u32::from(truncates);
-            open.share = open.union();
+            open.settle();
             if share.access.contains(Access::READ) && open.reader.is_none() {
                 open.reader = Some(file.clone());
             }
@@ -192,7 +192,7 @@ impl<F: Clone> State<F> {
         self.opens.change(id.key, |open| {
             (open.seq, open.opened) = (seq, opened);
             (open.by, open.made_by) = (by, made_by);
-            open.reduce(open.union());
+            open.settle();
         });
     }
 
@@ -201,7 +201,7 @@ impl<F: Clone> State<F> {
     pub(crate) fn truncated(&mut self, id: StateId) {
         self.opens.change(id.key, |open| {
             open.truncations = open.truncations.saturating_sub(1);
-            open.share = open.union();
+            open.settle();
         });
     }
 
@@ -261,7 +261,7 @@ impl<F: Clone> State<F> {
         }
         self.change_open(id.key, |open| {
             open.opened.retain(|o| o.is_within(share));
-            open.reduce(open.union());
+            open.settle();
         })
     }
 

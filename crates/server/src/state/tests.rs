@@ -124,6 +124,29 @@ fn an_open_that_truncates_conflicts_like_one_that_writes() {
 }
 
 #[test]
+fn a_truncation_does_not_prolong_what_its_owner_gives_up_meanwhile() {
+    let mut state = state_after(&[]);
+    let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));
+    let alone = Share { access: Access::READ, deny: Access::WRITE };
+    let truncates = OpenRequest { truncates: true, ..request(b, READ) };
+    let truncating = state.open(truncates.clone(), T0).unwrap();
+    // An OPEN for writing that is undone, and one that is given up.
+    let before = state.opened(b, &truncates.owner, NODE);
+    let undone = state.open(request(b, WRITE), T0).unwrap();
+    state.undo_open(undone, before);
+    let write = |state: &mut State<_>, id| state.io(Some(b), id, NODE, Access::WRITE).map(drop);
+    assert_eq!(write(&mut state, truncating), Err(StateError::OpenMode));
+    let both = state.open(request(b, WRITE), T0).unwrap();
+    write(&mut state, both).unwrap();
+    let reads = state.downgrade(b, both, NODE, READ).unwrap();
+    assert_eq!(write(&mut state, reads), Err(StateError::OpenMode));
+    assert_eq!(state.open(request(a, alone), T0), Err(StateError::ShareDenied));
+    state.truncated(truncating);
+    assert_eq!(write(&mut state, reads), Err(StateError::OpenMode));
+    state.open(request(a, alone), T0).unwrap();
+}
+
+#[test]
 fn an_open_that_is_undone_after_a_truncation_does_not_count_as_writing() {
     let mut state = state_after(&[]);
     let (a, b) = (ready(&mut state, "a", T0), ready(&mut state, "b", T0));

@@ -34,22 +34,18 @@ pub(in crate::state) struct Open<F> {
 }
 
 impl<F> Open<F> {
-    /// The union of what was opened. Writes during truncations, too: no other open may deny these.
-    pub(in crate::state) fn union(&self) -> Share {
-        let truncating = if self.truncations > 0 { Access::WRITE } else { Access::empty() };
-        let truncating = Share { access: truncating, deny: Access::empty() };
-        self.opened.iter().fold(truncating, |all, &share| all.union(share))
-    }
-
-    /// Ends what a smaller share mode no longer includes.
-    pub(in crate::state) fn reduce(&mut self, share: Share) {
-        self.share = share;
-        if !share.access.contains(Access::READ) {
+    /// Makes the share mode the union of what was opened, and ends what that no longer includes. The mode includes
+    /// writing during truncations, too: no other open may deny these.
+    pub(in crate::state) fn settle(&mut self) {
+        let opened = self.opened.iter().fold(Share::default(), |all, &share| all.union(share));
+        if !opened.access.contains(Access::READ) {
             self.reader = None;
         }
-        if !share.access.contains(Access::WRITE) {
+        if !opened.access.contains(Access::WRITE) {
             self.writer = None;
         }
+        let truncating = if self.truncations > 0 { Access::WRITE } else { Access::empty() };
+        self.share = Share { access: opened.access | truncating, ..opened };
     }
 }
 
