@@ -46,7 +46,7 @@ impl V4 {
         };
         if exclusive {
             // The mode that the server has derived from the umask and the directory's default list stays.
-            let has_mode = self.sends_umask(entry.set);
+            let has_mode = self.mode_umask(entry.set).is_some();
             // (A change of the owner clears set-user-ID bits, so they go with it once more.)
             let chowns = entry.set.uid.is_some() || entry.set.gid.is_some();
             let mode = if has_mode { chowns.then_some(node.attr.mode) } else { entry.set.mode };
@@ -61,24 +61,21 @@ impl V4 {
     /// umask only in a directory without a default access control list; elsewhere it is applied here.
     fn attrs_of_new(&self, set: &SetAttr) -> Attrs {
         let mut attrs = set_attrs(set);
-        if self.sends_umask(set)
-            && let (Some(mode), Some(umask)) = (set.mode, set.umask)
-        {
+        attrs.mode_umask = self.mode_umask(set);
+        if attrs.mode_umask.is_some() {
             attrs.mode = None;
-            attrs.mode_umask = Some(ModeUmask { mode, umask: umask & 0o777 });
         }
         attrs
     }
 
-    /// Whether a new file's umask is the server's to apply. Only where files have access control lists: Linux's server
-    /// before 5.8 ignores the umask elsewhere, where it is no different from one that is applied here.
-    fn sends_umask(&self, set: &SetAttr) -> bool {
+    /// A new file's mode and umask, if the umask is the server's to apply. Only where files have access control lists:
+    /// Linux's server before 5.8 ignores the umask elsewhere, where it is no different from one that is applied here.
+    fn mode_umask(&self, set: &SetAttr) -> Option<ModeUmask> {
         let supported = self.about().and_then(|about| about.supported).unwrap_or_default();
-        self.minor >= 2
-            && set.mode.is_some()
-            && set.umask.is_some()
-            && supported.contains(MODE_UMASK)
-            && supported.contains(ACL)
+        if self.minor < 2 || !supported.contains(MODE_UMASK) || !supported.contains(ACL) {
+            return None;
+        }
+        Some(ModeUmask { mode: set.mode?, umask: set.umask? & 0o777 })
     }
 
     async fn create_with_session(

@@ -14,8 +14,8 @@
 //! 4. A page that an uncached write brings in is marked; one that was present keeps its state (I4).
 //!    The flusher writes the marked pages when there are 256 KiB of them, or 20 ms after the first
 //!    (`mapping/dirty.rs`); the caller waits only while [`UNCACHED_UNWRITTEN`] of them are
-//!    unwritten (I11). If the write ends within the last page,
-//!    that page waits for the next uncached write or the file's close.
+//!    unwritten (I11). If the write ends within the last page, that page waits for the next uncached
+//!    write or the file's close.
 
 use crate::cache_policy::CachePolicy;
 use crate::file::read::pages_of;

@@ -405,8 +405,8 @@ fn may_be_born_of(since: u64, born: Option<SystemTime>) -> bool {
     match born.duration_since(begun) {
         Ok(after) => after <= BORN_WITHIN,
         // Some file systems keep whole seconds.
-        Err(_) if born.duration_since(UNIX_EPOCH).is_ok_and(|born| born.subsec_nanos() == 0) => {
-            begun.duration_since(born).is_ok_and(|before| before < Duration::from_secs(1))
+        Err(before) if born.duration_since(UNIX_EPOCH).is_ok_and(|at| at.subsec_nanos() == 0) => {
+            before.duration() < Duration::from_secs(1)
         }
         Err(before) => before.duration() <= CLOCK_STEP,
     }

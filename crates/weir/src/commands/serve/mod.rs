@@ -184,9 +184,7 @@ impl Args {
     pub(crate) fn log(&self) -> &str {
         &self.log
     }
-}
 
-impl Args {
     /// Whether it only prints the settings.
     pub(crate) fn checks(&self) -> bool {
         self.check
