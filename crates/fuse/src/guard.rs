@@ -15,17 +15,14 @@
 //! 3. Messages go one way, so that none that was not read turns the end of the other process into an error.
 
 use crate::mountpoint::{Mountpoint, received};
-use crate::namespace::inherited;
+use crate::namespace::{inherited, pair};
 use crate::session::device::Device;
 use crate::session::{MOST_REQUEST_BYTES, notifier};
 use crate::wire::abi::{InHeader, opcode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-    sendmsg, socketpair,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::ffi::OsString;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -63,10 +60,7 @@ impl Guarded {
     /// # Errors
     /// There are no more descriptors.
     pub fn pair() -> io::Result<(Self, Guardian)> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
-        Ok((Self(ours), Guardian(theirs)))
+        pair().map(|(ours, theirs)| (Self(ours), Guardian(theirs)))
     }
 
     /// Has a mount guarded: its `connection`, and the place from which it is to be detached.
@@ -220,7 +214,7 @@ fn fail_one(device: &Device, buffer: &mut [u8]) -> bool {
 mod tests {
     use super::*;
     use crate::wire::abi::OutHeader;
-    use rustix::net::{RecvFlags, recv, send};
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, send, socketpair};
     use std::cell::Cell;
     use std::path::Path;
     use zerocopy::{FromBytes, IntoBytes};

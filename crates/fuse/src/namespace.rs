@@ -60,6 +60,17 @@ pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
+/// Two ends of a connection for messages; child processes inherit the second one.
+///
+/// # Errors
+/// There are no more descriptors.
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
+    Ok((ours, theirs))
+}
+
 /// One end of the connection between the process inside and the one outside.
 #[derive(Debug)]
 pub struct Peer(OwnedFd);
@@ -70,10 +81,7 @@ impl Peer {
     /// # Errors
     /// There are no more descriptors.
     pub fn pair() -> io::Result<(Self, Self)> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
-        Ok((Self(ours), Self(theirs)))
+        pair().map(|(ours, theirs)| (Self(ours), Self(theirs)))
     }
 
     /// The number that a child process knows this end by.
