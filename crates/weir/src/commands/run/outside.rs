@@ -37,8 +37,11 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
                 Ok(plain) => report.compare(&plain, &watch),
                 Err(failure) => complain(&failure),
             },
-            (Some(_), _) => say("weir: not compared, because the command did not end by itself"),
-            (None, _) => {}
+            // In the JSON, `plain` is missing.
+            (Some(_), _) if !args.json.wanted() => {
+                say("weir: not compared, because the command did not end by itself");
+            }
+            _ => {}
         }
         report.print(args.json.wanted())?;
     }
