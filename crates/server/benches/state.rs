@@ -3,9 +3,11 @@
 //!
 //! `cargo bench -p weir-server --bench state`
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::in_use;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use weir_server::{LoadedFile, StateLoad};
 
@@ -15,28 +17,6 @@ const CALLS: usize = 20_000;
 const SHARED: usize = 0;
 /// A range that every client locks for reading.
 const COMMON: (u64, u64) = (1 << 40, 1 << 41);
-
-struct Counting;
-
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: hands everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's word.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's word.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// The nanoseconds of each call of the operations, in the order of their first calls.
 #[derive(Default)]
@@ -68,7 +48,7 @@ fn own(number: usize) -> (u64, u64) {
 fn measure(clients: usize) -> (Times, usize) {
     let rounds = CALLS / clients;
     let (mut times, mut bytes) = (Times::default(), 0);
-    let empty = IN_USE.load(Ordering::Relaxed);
+    let empty = in_use();
     let mut load = StateLoad::default();
     (0..clients).for_each(|_| assert!(load.add_session()));
     for round in 0..rounds {
@@ -96,7 +76,7 @@ fn measure(clients: usize) -> (Times, usize) {
             // Two vectors of the benchmark's own are among it.
             let own = 2 * clients * size_of::<LoadedFile>();
             let samples = times.0.iter().map(|(_, of)| of.capacity() * 8).sum::<usize>();
-            let used = IN_USE.load(Ordering::Relaxed) - empty - own - samples;
+            let used = in_use() - empty - own - samples;
             bytes = used / clients;
         }
         times.each("unlock, own file", clients, |number| load.unlock(&mut single[number], 0, 10));

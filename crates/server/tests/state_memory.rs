@@ -1,37 +1,16 @@
 //! What the state of clients costs in memory: each kind is bounded in number (`state::Limits`), so
 //! this bounds its bytes. Handles of files are not counted; the page cache has them.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod common;
+
+use common::in_use;
 use weir_server::StateLoad;
-
-struct Counting;
-
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: hands everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's word.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's word.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Bytes that each of `count` takes.
 fn each(what: &str, count: usize, mut make: impl FnMut(usize)) -> usize {
-    let before = IN_USE.load(Ordering::Relaxed);
+    let before = in_use();
     (0..count).for_each(&mut make);
-    let bytes = (IN_USE.load(Ordering::Relaxed) - before) / count;
+    let bytes = (in_use() - before) / count;
     println!("{count} {what}: {bytes} bytes each");
     bytes
 }

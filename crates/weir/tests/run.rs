@@ -8,9 +8,10 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
+use tempfile::TempDir;
 
 const MIB: usize = 1 << 20;
 
@@ -26,17 +27,30 @@ fn is_possible() -> bool {
     true
 }
 
+/// A directory for a test, and what removes it; `None` where the test cannot run.
+fn directory() -> Option<(TempDir, PathBuf)> {
+    is_possible().then(|| {
+        let dir = scratch();
+        let path = dir.path().canonicalize().unwrap();
+        (dir, path)
+    })
+}
+
+/// Writes 96 MiB, of which the kernel's cache holds nothing then.
+fn write_evicted(path: &Path) {
+    fs::write(path, vec![5; 96 * MIB]).unwrap();
+    fs::File::open(path).unwrap().sync_all().unwrap();
+    let evicted = weir(["evict", "--kernel"]).arg(path).output().unwrap();
+    assert!(evicted.status.success(), "{}", text(&evicted));
+}
+
 fn run(dir: &Path, args: &[&str]) -> Output {
     weir([&["run", "--engine", "mount"], args].concat()).current_dir(dir).output().unwrap()
 }
 
 #[test]
 fn a_command_runs_as_without_it() {
-    if !is_possible() {
-        return;
-    }
-    let dir = scratch();
-    let dir = dir.path().canonicalize().unwrap();
+    let Some((_scratch, dir)) = directory() else { return };
     for path in [&[][..], &["--path", "."]] {
         let script = "pwd; id -u; cat; echo x > made; ln -s made link; echo said >&2; exit 3";
         let mut command = weir(["run"]);
@@ -66,15 +80,8 @@ fn a_command_runs_as_without_it() {
 
 #[test]
 fn what_it_reads_and_writes_stays_out_of_the_kernels_cache() {
-    if !is_possible() {
-        return;
-    }
-    let dir = scratch();
-    let dir = dir.path().canonicalize().unwrap();
-    fs::write(dir.join("data"), vec![5; 96 * MIB]).unwrap();
-    fs::File::open(dir.join("data")).unwrap().sync_all().unwrap();
-    let evicted = weir(["evict", "--kernel"]).arg(dir.join("data")).output().unwrap();
-    assert!(evicted.status.success(), "{}", text(&evicted));
+    let Some((_scratch, dir)) = directory() else { return };
+    write_evicted(&dir.join("data"));
     let in_memory = |name: &str| {
         let output = weir(["status", "--json"]).arg(dir.join(name)).output().unwrap();
         let said: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -100,15 +107,8 @@ fn what_it_reads_and_writes_stays_out_of_the_kernels_cache() {
 
 #[test]
 fn a_comparison_shows_what_a_plain_run_leaves_in_the_kernels_cache() {
-    if !is_possible() {
-        return;
-    }
-    let dir = scratch();
-    let dir = dir.path().canonicalize().unwrap();
-    fs::write(dir.join("data"), vec![5; 96 * MIB]).unwrap();
-    fs::File::open(dir.join("data")).unwrap().sync_all().unwrap();
-    let evicted = weir(["evict", "--kernel"]).arg(dir.join("data")).output().unwrap();
-    assert!(evicted.status.success(), "{}", text(&evicted));
+    let Some((_scratch, dir)) = directory() else { return };
+    write_evicted(&dir.join("data"));
     let script = "echo run >>runs; cat data >/dev/null; echo output; exit $(wc -l <runs)";
     let args = ["--path", ".", "--budget", "32M", "--compare", "--json", "sh", "-c", script];
     let output = run(&dir, &args);
@@ -132,11 +132,7 @@ fn a_comparison_shows_what_a_plain_run_leaves_in_the_kernels_cache() {
 
 #[test]
 fn what_it_reads_passes_through_a_window_of_the_kernels_pages() {
-    if !is_possible() {
-        return;
-    }
-    let dir = scratch();
-    let dir = dir.path().canonicalize().unwrap();
+    let Some((_scratch, dir)) = directory() else { return };
     fs::write(dir.join("data"), vec![5; 96 * MIB]).unwrap();
     // While the file is open, the kernel keeps its pages; it drops them a moment after they were read.
     let script =
@@ -160,11 +156,7 @@ fn what_it_reads_passes_through_a_window_of_the_kernels_pages() {
 
 #[test]
 fn it_sees_what_programs_beside_it_write() {
-    if !is_possible() {
-        return;
-    }
-    let dir = scratch();
-    let dir = dir.path().canonicalize().unwrap();
+    let Some((_scratch, dir)) = directory() else { return };
     fs::write(dir.join("data"), "first").unwrap();
     // The same descriptors all the time: at once after a lock, and within a second otherwise.
     let script =
@@ -303,11 +295,7 @@ fn where_it_cannot_work_it_says_so() {
 /// ends that read.
 #[test]
 fn a_command_whose_files_are_served_no_more_gets_errors() {
-    if !is_possible() {
-        return;
-    }
-    let dir = scratch();
-    let dir = dir.path().canonicalize().unwrap();
+    let Some((_scratch, dir)) = directory() else { return };
     fs::write(dir.join("file"), vec![7; 24 * MIB]).unwrap();
     // Each reads what others have made the kernel drop, until a read fails.
     let read =
