@@ -125,9 +125,8 @@ impl LocalFs {
     /// A file has been renamed.
     fn moved(&self, file: &Statx, from: EntryName<'_>, to: EntryName<'_>) {
         let Some(id) = self.tree.nodes.by_ino(file.stx_ino) else { return };
-        let place = nodes::Link { dir: to.dir.ino, name: to.name.into() };
-        self.tree.nodes.forget(file.stx_ino, from.dir.ino, from.name, false);
-        self.tree.nodes.moved(id, place);
+        let place = |at: EntryName<'_>| nodes::Link { dir: at.dir.ino, name: at.name.into() };
+        self.tree.nodes.moved(id, &place(from), place(to));
     }
 
     /// Whether the file that was renamed to `name` may be a symbolic link: the one that was held before, or

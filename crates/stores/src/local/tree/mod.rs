@@ -362,7 +362,7 @@ impl Tree {
         &self,
         file: BorrowedFd<'_>,
         whole: bool,
-    ) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
+    ) -> Result<impl FnOnce() -> Result<()> + Send + use<>> {
         let open = |file: BorrowedFd<'_>, mode: OFlags| {
             let path = proc_path(file);
             self.with_fds(|| rustix::fs::open(&*path, mode | OFlags::CLOEXEC, Mode::empty()))

@@ -216,30 +216,23 @@ impl Nodes {
     /// A name is gone; with `last`, the file is, too.
     pub(in crate::local) fn forget(&self, ino: u64, dir: u64, name: &[u8], last: bool) {
         let mut table = self.shared.table.write();
-        let gone = Link { dir, name: name.into() };
-        if let Some(others) = table.others.get_mut(&ino) {
-            others.retain(|place| *place != gone);
-        }
         if last {
             table.remove(ino);
-            return;
-        }
-        let Some(node) = table.nodes.get(&ino).filter(|node| node.place == gone) else { return };
-        let (generation, born, is_dir) = (node.generation, node.born, node.is_dir);
-        if let Some(place) = table.others.get_mut(&ino).and_then(Vec::pop) {
-            let id = FileId { ino, generation };
-            let seen = Seen { id, born, place, is_dir, has_other_names: false };
-            table.set(seen, self.shared.max_nodes);
+        } else {
+            table.forget(ino, &Link { dir, name: name.into() }, self.shared.max_nodes);
         }
     }
 
-    /// A file was renamed.
-    pub(in crate::local) fn moved(&self, id: FileId, place: Link) {
+    /// A name of a file was renamed; its other names stay.
+    pub(in crate::local) fn moved(&self, id: FileId, from: &Link, to: Link) {
         let mut table = self.shared.table.write();
+        table.forget(id.ino, from, self.shared.max_nodes);
         let Some(node) = table.nodes.get(&id.ino).filter(|n| n.generation == id.generation) else {
             return;
         };
-        let seen = Seen { id, born: node.born, place, is_dir: node.is_dir, has_other_names: false };
+        // If it had no other name, it still has the one that is gone.
+        let has_other_names = node.place != *from;
+        let seen = Seen { id, born: node.born, place: to, is_dir: node.is_dir, has_other_names };
         table.set(seen, self.shared.max_nodes);
         drop(table);
         self.shared.append();
@@ -455,6 +448,19 @@ impl Table {
         let used = AtomicBool::new(false);
         let node = Node { generation: id.generation, born, place, is_dir, used };
         self.nodes.insert(id.ino, node);
+    }
+
+    /// A name is gone. The table keeps the place of a file of which it knows no other name.
+    fn forget(&mut self, ino: u64, gone: &Link, max_nodes: usize) {
+        if let Some(others) = self.others.get_mut(&ino) {
+            others.retain(|place| place != gone);
+        }
+        let Some(node) = self.nodes.get(&ino).filter(|node| node.place == *gone) else { return };
+        let (generation, born, is_dir) = (node.generation, node.born, node.is_dir);
+        if let Some(place) = self.others.get_mut(&ino).and_then(Vec::pop) {
+            let id = FileId { ino, generation };
+            self.set(Seen { id, born, place, is_dir, has_other_names: false }, max_nodes);
+        }
     }
 
     fn remove(&mut self, ino: u64) {

@@ -24,7 +24,8 @@ fn the_table_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
     nodes.remember((10..200).map(|i| seen(i, 2, &format!("file{i}"))));
-    nodes.moved(FileId { ino: 10, generation: 100 }, seen(0, 11, "moved").place);
+    let from = seen(0, 2, "file10").place;
+    nodes.moved(FileId { ino: 10, generation: 100 }, &from, seen(0, 11, "moved").place);
     nodes.forget(12, 2, b"file12", true);
     nodes.remember([seen(500, 2, "after")]);
     assert!(Nodes::open(dir.path(), ROOT, 1000).is_err(), "one process at a time");
@@ -103,6 +104,35 @@ fn a_torn_tail_costs_only_itself() {
 }
 
 #[test]
+fn a_linked_file_keeps_its_other_names_when_one_is_renamed() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = |name| seen(0, 2, name).place;
+    let id = seen(10, 2, "").id;
+    let linked = |ino, name| Seen { has_other_names: true, ..seen(ino, 2, name) };
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    nodes.remember([linked(10, "a"), linked(10, "b"), linked(11, "only")]);
+    let names = |nodes: &Nodes, id| {
+        let mut names = nodes.other_places(id);
+        names.extend(nodes.place(id));
+        names.sort_by(|a, b| a.name.cmp(&b.name));
+        names
+    };
+    // The name that is not the place, the place, and the only name that the table has.
+    nodes.moved(id, &link("a"), link("c"));
+    assert_eq!(names(&nodes, id), [link("b"), link("c")]);
+    nodes.moved(id, &link("c"), link("d"));
+    assert_eq!(names(&nodes, id), [link("b"), link("d")]);
+    let other = seen(11, 2, "").id;
+    nodes.moved(other, &link("only"), link("now"));
+    assert_eq!(names(&nodes, other), [link("now")]);
+    drop(nodes);
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    assert!(names(&nodes, id).contains(&link("b")), "the log has it, too");
+    nodes.forget(10, 2, b"d", false);
+    assert_eq!(nodes.place(id), Some(link("b")));
+}
+
+#[test]
 fn a_linked_file_is_known_by_its_other_name() {
     let dir = tempfile::tempdir().unwrap();
     let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
@@ -168,7 +198,8 @@ fn entries_wait_in_memory_while_the_disk_is_full() {
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     log.lock().file = Arc::new(full);
     nodes.remember([seen(10, 2, "one"), seen(11, 2, "two")]);
-    nodes.moved(FileId { ino: 11, generation: 110 }, seen(0, 2, "three").place);
+    let id = FileId { ino: 11, generation: 110 };
+    nodes.moved(id, &seen(0, 2, "two").place, seen(0, 2, "three").place);
     assert_eq!(place_of(&nodes, 10), Some((2, "one".into())));
     assert!(log.lock().is_failing());
     assert_eq!(LastExit::read(dir.path()), LastExit::Missing, "the log is not to be believed now");
@@ -198,7 +229,7 @@ fn a_log_is_compacted_while_others_append() {
                 nodes.forget(10 + i * 3, 2, b"before", true);
                 nodes.remember([seen(30_000 + i, 2, "meanwhile")]);
                 let id = FileId { ino: 11 + i * 3, generation: (11 + i * 3) * 10 };
-                nodes.moved(id, seen(0, 2, "moved").place);
+                nodes.moved(id, &seen(0, 2, "before").place, seen(0, 2, "moved").place);
             }
         });
         while !changes.is_finished() {
