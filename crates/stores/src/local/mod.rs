@@ -1,11 +1,12 @@
 //! A directory of the machine as a store.
 //!
-//! Metadata calls run on the calling thread; data moves by io_uring or a pool of threads. The store
+//! Metadata calls run on the calling thread (`calls`); data moves by io_uring or a pool of threads. The store
 //! reaches nothing outside the directory (`tree`). A log preserves identities over restarts
 //! (`tree::nodes`). Works as any user; root assumes its callers' identities, other users act as
 //! themselves.
 
 mod attr;
+mod calls;
 mod changes;
 mod credentials;
 mod data;
@@ -18,4 +19,4 @@ mod tree;
 pub use data::engine::IoEngine;
 pub use data::stream;
 pub use fs::LocalFs;
-pub use options::LocalOptions;
+pub use options::{InPlace, LocalOptions};

@@ -3,6 +3,13 @@
 use super::data::engine::IoEngine;
 use std::path::PathBuf;
 
+/// How a program makes a call that may hold its thread up: it calls the closure exactly once, on the same thread, before
+/// it returns.
+///
+/// A thread that has other work hands it on first. With tokio's multi-threaded runtime, `tokio::task::block_in_place`
+/// does so.
+pub type InPlace = fn(&mut dyn FnMut());
+
 /// Options of a local store.
 #[derive(Clone, Debug)]
 pub struct LocalOptions {
@@ -20,6 +27,8 @@ pub struct LocalOptions {
     pub dir_fds: Option<usize>,
     /// Most names that a call examines to find a file that another program moved.
     pub search_entries: usize,
+    /// How metadata calls are made, which a disk that does not answer holds up. By default, with no precaution.
+    pub in_place: InPlace,
 }
 
 impl Default for LocalOptions {
@@ -31,6 +40,7 @@ impl Default for LocalOptions {
             max_nodes: 2_000_000,
             dir_fds: None,
             search_entries: 100_000,
+            in_place: |call| call(),
         }
     }
 }

@@ -49,7 +49,7 @@ pub(crate) mod tree;
 pub(crate) mod truncate;
 pub(crate) mod warm;
 
-pub(crate) use runtime::{runtime, runtime_with};
+pub(crate) use runtime::{in_place, runtime, runtime_with};
 
 /// Time that system calls in progress get when a command ends.
 pub(crate) const LAST_CALLS: Duration = Duration::from_secs(2);

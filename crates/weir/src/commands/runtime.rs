@@ -1,24 +1,33 @@
 //! The runtime of a command.
 //!
-//! One thread of a tokio runtime waits for sockets and timers. When an event comes, the thread executes the task
-//! that the event wakes, and no other thread waits meanwhile, unless there is work for it, too. A local store makes its
-//! metadata calls on the calling thread. So a single call that a slow or dead disk holds up could stop all
-//! connections. A thread of its own, `weir-attend`, prevents that: it looks at the runtime's threads, and when one has
-//! not slept for a while, it gives the runtime a task that does nothing. The thread that executes this task waits for
-//! sockets afterwards. One task may still wait for a thread that is held up: the last that this thread has woken, which
-//! tokio lets no other thread execute.
+//! A local store makes its metadata calls on the calling thread, and a slow or dead disk can hold each of them up. Two
+//! things keep them from stopping what else the runtime does:
+//!
+//! 1. At most half of the runtime's threads are in such calls. A thread that would be one more hands its other work to
+//!    a further thread first ([`in_place`]), which takes some ten microseconds.
+//! 2. One thread of a tokio runtime waits for sockets and timers. When an event comes, the thread executes the task
+//!    that the event wakes, and no other thread waits meanwhile, unless there is work for it, too. So one call could
+//!    stop all connections. A thread of its own, `weir-attend`, looks at the runtime's threads, and when one has not
+//!    slept for a while, it gives the runtime a task that does nothing. The thread that executes this task waits for
+//!    sockets afterwards.
+//!
+//! One task may still wait for a thread that is held up: the last that this thread has woken, which tokio lets no other
+//! thread execute.
 
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use weir_tools::failure::{Asked, Result};
 
 /// How often `weir-attend` looks, while tasks are executed and while none are.
 const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
+
+/// Most threads besides the runtime's own: those that calls hold, which are at most 256 for each store, and others.
+const FURTHER_THREADS: usize = 8192;
 
 /// A runtime with the default number of threads.
 pub(crate) fn runtime() -> Result<Runtime> {
@@ -31,7 +40,8 @@ pub(crate) fn runtime_with(threads: Option<NonZeroUsize>) -> Result<Runtime> {
     let usual = || std::thread::available_parallelism().map_or(4, |n| n.get().max(4));
     let threads = threads.map_or_else(usual, NonZeroUsize::get);
     let mut builder = Builder::new_multi_thread();
-    let runtime = builder.worker_threads(threads).enable_all().build();
+    let runtime =
+        builder.worker_threads(threads).max_blocking_threads(FURTHER_THREADS).enable_all().build();
     let runtime = runtime.asked(|| "start threads".into())?;
     if threads > 1 {
         let (alive, ended) = channel();
@@ -45,6 +55,34 @@ pub(crate) fn runtime_with(threads: Option<NonZeroUsize>) -> Result<Runtime> {
         attending.asked(|| "start threads".into())?;
     }
     Ok(runtime)
+}
+
+/// Makes a call that may hold its thread up (see [`InPlace`](weir_stores::local::InPlace)).
+pub(crate) fn in_place(call: &mut dyn FnMut()) {
+    /// Threads of the runtime that are in calls and have not handed on their other work.
+    static HELD: AtomicUsize = AtomicUsize::new(0);
+    struct Held;
+    impl Drop for Held {
+        fn drop(&mut self) {
+            HELD.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+    let Some(threads) = threads() else { return call() };
+    let before = HELD.fetch_add(1, Ordering::AcqRel);
+    let held = Held;
+    if before < threads / 2 {
+        return call();
+    }
+    drop(held);
+    tokio::task::block_in_place(call);
+}
+
+/// The number of threads of the runtime whose task this thread executes.
+fn threads() -> Option<usize> {
+    tokio::task::try_id()?;
+    let runtime = Handle::try_current().ok()?;
+    (runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
+        .then(|| runtime.metrics().num_workers())
 }
 
 /// Keeps a thread at the sockets and timers, until the runtime has ended.
@@ -118,5 +156,31 @@ mod tests {
         assert!(echoes(&blocked), "and blocks its thread from now on");
         assert!(echoes(&other), "no thread waits for sockets");
         drop(release);
+    }
+
+    #[test]
+    fn more_calls_than_there_are_threads_do_not_stop_other_tasks() {
+        const CALLS: usize = 64;
+        let runtime = runtime().unwrap();
+        let (begins, begun) = channel();
+        let mut releases = Vec::new();
+        for _ in 0..CALLS {
+            let (begins, (release, blocks)) = (begins.clone(), channel::<Infallible>());
+            releases.push(release);
+            runtime.spawn(async move {
+                in_place(&mut || {
+                    begins.send(()).unwrap();
+                    _ = blocks.recv();
+                });
+            });
+        }
+        for made in 0..CALLS {
+            let begins = begun.recv_timeout(Duration::from_secs(60));
+            assert!(begins.is_ok(), "{made} calls hold all threads");
+        }
+        let (tx, other) = channel();
+        runtime.spawn(async move { tx.send(()) });
+        assert!(other.recv_timeout(Duration::from_secs(60)).is_ok());
+        drop(releases);
     }
 }

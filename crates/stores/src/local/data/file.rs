@@ -420,12 +420,13 @@ impl OpenFile for LocalFile {
 
     fn is_marked_uncached(&self) -> bool {
         let mut value = [0; 1];
-        let read = rustix::fs::fgetxattr(&*self.file, weir_vfs::UNCACHED_XATTR, &mut value[..]);
+        let get = || rustix::fs::fgetxattr(&*self.file, weir_vfs::UNCACHED_XATTR, &mut value[..]);
+        let read = self.io.calls.run(get);
         read == Ok(value.len()) && value == *weir_vfs::UNCACHED_MARK
     }
 
     async fn getattr(&self) -> Result<Attr> {
-        let stat = self.stat()?;
+        let stat = self.io.calls.make(|| self.stat()).await?;
         let mut attr = crate::local::attr::attr_of(self.inode.id, self.io.fsid, &stat);
         self.inode.looked(&self.io, attr.change);
         if !self.io.stamps.fine {
@@ -439,11 +440,19 @@ impl OpenFile for LocalFile {
     }
 
     fn submit_read(&self, op: ReadOp) {
-        self.start_read(op);
+        let calls = &self.io.calls;
+        match calls.place() {
+            Ok(_place) => calls.run(|| self.start_read(op)),
+            Err(error) => op.complete(Err(error)),
+        }
     }
 
     fn submit_write(&self, op: WriteOp) {
-        self.start_write(op);
+        let calls = &self.io.calls;
+        match calls.place() {
+            Ok(_place) => calls.run(|| self.start_write(op)),
+            Err(error) => op.complete(Err(error)),
+        }
     }
 
     async fn sync(&self, data_only: bool) -> Result<()> {
@@ -466,8 +475,13 @@ impl OpenFile for LocalFile {
             return Err(Error::TooBig);
         }
         let truncate = || rustix::fs::ftruncate(&*self.file, size);
-        let set = self.inode.changing(&self.io, self.file.as_fd(), truncate);
-        Ok(set.map_err(io::Error::from)?)
+        let set = || {
+            Ok(self
+                .inode
+                .changing(&self.io, self.file.as_fd(), truncate)
+                .map_err(io::Error::from)?)
+        };
+        self.io.calls.make(set).await
     }
 
     async fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
@@ -492,12 +506,15 @@ impl OpenFile for LocalFile {
     }
 
     async fn extent_at(&self, offset: u64) -> Result<Extent> {
-        let stat = self.stat()?;
-        if offset >= stat.stx_size {
-            return Err(Error::NoSuchRange);
-        }
-        let found = self.extents(offset, offset + 1, &stat)?;
-        found.first().copied().ok_or(Error::NoSuchRange)
+        let find = || {
+            let stat = self.stat()?;
+            if offset >= stat.stx_size {
+                return Err(Error::NoSuchRange);
+            }
+            let found = self.extents(offset, offset + 1, &stat)?;
+            found.first().copied().ok_or(Error::NoSuchRange)
+        };
+        self.io.calls.make(find).await
     }
 
     async fn clone_range(
@@ -525,31 +542,35 @@ impl OpenFile for LocalFile {
 
     async fn lock(&self, owner: LockOwner, lock: Lock, wait: bool) -> Result<()> {
         if lock.exclusive { self.writable() } else { self.readable() }?;
-        self.locks.lock(self.file.as_fd(), self.access, owner, lock, wait).await
+        let file = self.file.as_fd();
+        self.locks.lock(&self.io.calls, file, self.access, owner, lock, wait).await
     }
 
     fn program_lock(&self, lock: Lock) -> Result<()> {
         // The kernel grants exclusive locks only on files open for writing.
         let exclusive = lock.exclusive && self.access.contains(Access::WRITE);
         let lock = Lock { exclusive, ..lock };
-        Ok(sys::lock(self.file.as_fd(), LockCommand::Take, lock).map(drop)?)
+        let take = || sys::lock(self.file.as_fd(), LockCommand::Take, lock);
+        Ok(self.io.calls.run(take).map(drop)?)
     }
 
     fn program_test_lock(&self, lock: Lock) -> Result<Option<Lock>> {
-        Ok(sys::lock(self.file.as_fd(), LockCommand::Test, lock)?)
+        Ok(self.io.calls.run(|| sys::lock(self.file.as_fd(), LockCommand::Test, lock))?)
     }
 
     fn program_unlock(&self, range: LockRange) -> Result<()> {
         let lock = Lock { range, exclusive: false };
-        Ok(sys::lock(self.file.as_fd(), LockCommand::Free, lock).map(drop)?)
+        let free = || sys::lock(self.file.as_fd(), LockCommand::Free, lock);
+        Ok(self.io.calls.run(free).map(drop)?)
     }
 
     async fn test_lock(&self, owner: LockOwner, lock: Lock) -> Result<Option<Lock>> {
-        self.locks.test(self.file.as_fd(), self.access, owner, lock)
+        self.io.calls.make(|| self.locks.test(self.file.as_fd(), self.access, owner, lock)).await
     }
 
     async fn unlock(&self, owner: LockOwner, range: LockRange) -> Result<()> {
-        self.locks.unlock(owner, range)
+        // It does not wait for a place: its caller may give up.
+        self.io.calls.run(|| self.locks.unlock(owner, range))
     }
 
     fn as_any(&self) -> &dyn Any {

@@ -1,12 +1,14 @@
 //! The parts of a local store that its open files use.
 
 use super::engine::Engine;
+use crate::local::calls::Calls;
 use crate::local::changes::watch::Watch;
 use crate::local::probe::Stamps;
 
 /// The parts of a local store that its open files use.
 pub(in crate::local) struct Io {
     pub(in crate::local) engine: Engine,
+    pub(in crate::local) calls: Calls,
     /// Whether aligned transfers bypass the kernel's cache.
     pub(in crate::local) direct: bool,
     pub(in crate::local) stamps: Stamps,

@@ -9,6 +9,7 @@
 //! 3. The kernel is asked under the lock of the table, so that a lock is never acquired on a
 //!    description that has left the table.
 
+use crate::local::calls::Calls;
 use crate::local::sys::proc_path;
 use crate::local::sys::{self, LockCommand};
 use parking_lot::Mutex;
@@ -41,13 +42,15 @@ struct Owner {
 impl Locks {
     pub(in crate::local) async fn lock(
         &self,
+        calls: &Calls,
         file: BorrowedFd<'_>,
         access: Access,
         owner: LockOwner,
         lock: Lock,
         wait: bool,
     ) -> Result<()> {
-        if self.take(file, access, owner, lock)? {
+        let take = || calls.make(|| self.take(file, access, owner, lock));
+        if take().await? {
             return Ok(());
         }
         if !wait {
@@ -56,7 +59,7 @@ impl Locks {
         let again = attempts()?;
         loop {
             again.notified().await;
-            if self.take(file, access, owner, lock)? {
+            if take().await? {
                 return Ok(());
             }
         }
@@ -161,6 +164,7 @@ mod tests {
     use std::task::Poll;
 
     const BOTH: Access = Access::READ.union(Access::WRITE);
+    static CALLS: Calls = Calls::new(|call| call());
     const ONE: LockOwner = LockOwner(1);
     const TWO: LockOwner = LockOwner(2);
 
@@ -183,16 +187,16 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let file = file.as_fd();
         let locks = Locks::default();
-        locks.lock(file, BOTH, ONE, lock(false), false).await.unwrap();
-        locks.lock(file, BOTH, TWO, lock(false), false).await.unwrap();
-        let mut upgrade = Box::pin(locks.lock(file, BOTH, ONE, lock(true), true));
+        locks.lock(&CALLS, file, BOTH, ONE, lock(false), false).await.unwrap();
+        locks.lock(&CALLS, file, BOTH, TWO, lock(false), false).await.unwrap();
+        let mut upgrade = Box::pin(locks.lock(&CALLS, file, BOTH, ONE, lock(true), true));
         begin(&mut upgrade).await;
         locks.unlock(TWO, LockRange::ALL).unwrap();
         // The lock is free by now; what is not polled does not get it.
         std::thread::sleep(4 * *PAUSE.start());
         drop(upgrade);
-        locks.lock(file, BOTH, TWO, lock(false), false).await.unwrap();
-        let denied = locks.lock(file, BOTH, TWO, lock(true), false).await;
+        locks.lock(&CALLS, file, BOTH, TWO, lock(false), false).await.unwrap();
+        let denied = locks.lock(&CALLS, file, BOTH, TWO, lock(true), false).await;
         assert_eq!(denied, Err(Error::WouldBlock), "the first owner still has its own");
     }
 
@@ -202,9 +206,9 @@ mod tests {
         let file = file.as_fd();
         let locks = Locks::default();
         let early = Lock { range: LockRange { start: 20, end: 30 }, exclusive: true };
-        locks.lock(file, BOTH, ONE, early, false).await.unwrap();
-        locks.lock(file, BOTH, TWO, lock(true), false).await.unwrap();
-        let mut waiting = Box::pin(locks.lock(file, BOTH, ONE, lock(true), true));
+        locks.lock(&CALLS, file, BOTH, ONE, early, false).await.unwrap();
+        locks.lock(&CALLS, file, BOTH, TWO, lock(true), false).await.unwrap();
+        let mut waiting = Box::pin(locks.lock(&CALLS, file, BOTH, ONE, lock(true), true));
         begin(&mut waiting).await;
         locks.unlock(ONE, LockRange::ALL).unwrap();
         assert_eq!(locks.test(file, BOTH, TWO, early), Ok(None));
@@ -218,12 +222,12 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let file = file.as_fd();
         let locks = Locks::default();
-        locks.lock(file, BOTH, ONE, lock(true), false).await.unwrap();
+        locks.lock(&CALLS, file, BOTH, ONE, lock(true), false).await.unwrap();
         for owner in 10..20 {
             let owner = LockOwner(owner);
             assert_eq!(locks.test(file, BOTH, owner, lock(true)), Ok(Some(lock(true))));
-            assert!(locks.lock(file, BOTH, owner, lock(true), false).await.is_err());
-            begin(&mut Box::pin(locks.lock(file, BOTH, owner, lock(true), true))).await;
+            assert!(locks.lock(&CALLS, file, BOTH, owner, lock(true), false).await.is_err());
+            begin(&mut Box::pin(locks.lock(&CALLS, file, BOTH, owner, lock(true), true))).await;
         }
         assert_eq!(locks.owners.lock().len(), 1);
         locks.unlock(ONE, LockRange { start: 0, end: 5 }).unwrap();

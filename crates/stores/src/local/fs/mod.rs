@@ -3,39 +3,37 @@
 
 #[cfg(test)]
 mod abilities;
+mod file_system;
 mod names;
 mod symlink_renames;
 mod xattr;
 
 use crate::local::attr::{kind_of, set_mode, set_times};
+use crate::local::calls::Calls;
 use crate::local::changes::directories::Directories;
 use crate::local::changes::watch::Watch;
 use crate::local::credentials::Identity;
 use crate::local::data::engine::Engine;
-use crate::local::data::file::LocalFile;
 use crate::local::data::inode::Inodes;
 use crate::local::data::io::Io;
 use crate::local::options::LocalOptions;
 use crate::local::probe::{default_dir_fds, is_local, max_file_size, probe, process_umask, stamps};
 use crate::local::sys;
 use crate::local::sys::proc_path;
-use crate::local::tree::nodes::{Nodes, Seen};
-use crate::local::tree::{Pinned, Tree, c_name, seen, stat};
-use crate::rules::{DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, check_name, check_owners};
-use async_trait::async_trait;
+use crate::local::tree::nodes::Nodes;
+use crate::local::tree::{Tree, c_name, stat};
+use crate::rules::{DEFAULT_FILE_MODE, check_name, check_owners};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Uid};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use symlink_renames::SymlinkRenames;
 use weir_vfs::{
-    Access, Acl, AclName, Attr, Caller, Capabilities, CreateMode, Created, DirEntry, DirPage,
-    EntryName, Error, FileId, FileKind, FileSystem, FsStat, NewFile, OpenFile, Permissions,
-    ReaddirRequest, RenameFlags, Result, SetAttr, SetTime, SpecialFile, Unnamed, XattrMode,
-    XattrName,
+    Attr, Caller, Capabilities, CreateMode, Created, EntryName, Error, FileId, FileKind, NewFile,
+    Permissions, Result, SetAttr, SetTime,
 };
 
 /// Cookies are the kernel's positions plus this, because 0, 1 and 2 have special meanings.
@@ -106,7 +104,15 @@ impl LocalFs {
         Ok(Arc::new(Self {
             tree,
             inodes: Arc::default(),
-            io: Arc::new(Io { engine, direct: options.direct, stamps, watch, max_file_size, fsid }),
+            io: Arc::new(Io {
+                engine,
+                calls: Calls::new(options.in_place),
+                direct: options.direct,
+                stamps,
+                watch,
+                max_file_size,
+                fsid,
+            }),
             identity,
             directories: Directories::new(stamps.fine),
             symlink_renames,
@@ -115,6 +121,11 @@ impl LocalFs {
             capabilities,
             is_local,
         }))
+    }
+
+    /// Makes system calls on this thread.
+    async fn call<T>(&self, call: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        self.io.calls.make(call).await
     }
 
     /// Attributes of a name in a directory; adds the file to the table.
@@ -367,315 +378,5 @@ impl LocalFs {
             }
         }
         set_times(file, atime, mtime)
-    }
-}
-
-#[async_trait]
-impl FileSystem for LocalFs {
-    fn capabilities(&self) -> Capabilities {
-        self.capabilities
-    }
-
-    fn root(&self) -> FileId {
-        self.tree.root_id
-    }
-
-    fn is_locked_by_programs(&self) -> bool {
-        self.is_local
-    }
-
-    fn max_file_size(&self) -> u64 {
-        self.io.max_file_size
-    }
-
-    async fn statfs(&self) -> Result<FsStat> {
-        let stat = rustix::fs::fstatvfs(self.tree.root()).map_err(io::Error::from)?;
-        Ok(FsStat {
-            total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
-            free_bytes: stat.f_bfree.saturating_mul(stat.f_frsize),
-            available_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
-            total_files: stat.f_files,
-            free_files: stat.f_ffree,
-            max_name: stat.f_namemax as u32,
-            max_file_size: self.io.max_file_size,
-            max_links: 65_000,
-            clone_bytes: u32::try_from(stat.f_bsize).unwrap_or(0),
-        })
-    }
-
-    async fn getattr(&self, id: FileId) -> Result<Attr> {
-        self.tree.getattr(id).map(|attr| self.refine(attr))
-    }
-
-    async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
-        check_owners(set)?;
-        let Pinned { file, stat: found } = self.tree.pin(id)?;
-        if set.is_empty() {
-            return Ok(self.attr(id, &found));
-        }
-        match (set.size, kind_of(&found)) {
-            (Some(_), FileKind::Directory) => return Err(Error::IsDirectory),
-            (Some(_), kind) if kind != FileKind::Regular => return Err(Error::Invalid),
-            _ => {}
-        }
-        let modes = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-        let _modes = modes.then(|| self.lock_mode(id));
-        let apply = || self.apply_as(caller, file.as_fd(), set);
-        let applied = match self.inodes.get(id) {
-            Some(inode) => inode.changing(&self.io, file.as_fd(), apply),
-            None => apply(),
-        };
-        self.directories.changed_if(kind_of(&found) == FileKind::Directory, id);
-        applied?;
-        Ok(self.attr(id, &stat(file.as_fd())?))
-    }
-
-    async fn access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<Permissions> {
-        let pinned = self.tree.pin(id)?;
-        let file = pinned.file.as_fd();
-        let _as_caller = self.identity.assume(caller)?;
-        Ok(sys::granted(file, mask, self.identity.likely_permissions(caller, &pinned.stat))?)
-    }
-
-    async fn lookup(&self, caller: &Caller, entry: EntryName<'_>) -> Result<Attr> {
-        check_name(entry.name)?;
-        self.find(caller, entry)
-    }
-
-    async fn parent(&self, dir: FileId) -> Result<Attr> {
-        self.tree.dir(dir)?;
-        let parent = self.tree.parent_of(dir)?;
-        self.getattr(parent).await
-    }
-
-    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> Result<DirPage> {
-        let ReaddirRequest { dir, cookie, max_entries, with_attr } = request;
-        let dir_fd = self.tree.dir(dir)?;
-        let position = cookie.saturating_sub(COOKIE_SHIFT);
-        let mut entries: Vec<DirEntry> = Vec::new();
-        let eof = {
-            let _as_caller = self.identity.assume(caller)?;
-            self.tree.each_name(&dir_fd, position, |found| {
-                if entries.len() == max_entries {
-                    return false;
-                }
-                entries.push(DirEntry {
-                    name: found.name.to_bytes().to_vec(),
-                    cookie: found.next.wrapping_add(COOKIE_SHIFT),
-                    attr: None,
-                    ino: found.ino,
-                });
-                true
-            })?
-        };
-        if with_attr {
-            let mut met: Vec<Seen> = Vec::new();
-            for entry in &mut entries {
-                let name = c_name(&entry.name)?;
-                let Ok(found) = self.tree.stat_name(dir_fd.as_fd(), &name) else { continue };
-                let identified = self.tree.identify(dir, dir_fd.as_fd(), &entry.name, &found);
-                if let Ok((id, seen)) = identified {
-                    met.extend(seen);
-                    entry.attr = Some(self.attr(id, &found));
-                }
-            }
-            self.tree.remember(met);
-        }
-        Ok(DirPage { entries, eof })
-    }
-
-    async fn path_of(&self, id: FileId) -> Result<PathBuf> {
-        self.tree.path(id)
-    }
-
-    async fn readlink(&self, _caller: &Caller, id: FileId) -> Result<Vec<u8>> {
-        let pinned = self.tree.pin(id)?;
-        if kind_of(&pinned.stat) != FileKind::Symlink {
-            return Err(Error::Invalid);
-        }
-        let target = rustix::fs::readlinkat(&pinned.file, c"", Vec::new());
-        Ok(target.map_err(io::Error::from)?.into_bytes())
-    }
-
-    async fn create(&self, caller: &Caller, new: NewFile<'_>, mode: CreateMode) -> Result<Created> {
-        self.create_held(caller, new, mode).map(|(created, _)| created)
-    }
-
-    async fn create_open(
-        &self,
-        caller: &Caller,
-        new: NewFile<'_>,
-        mode: CreateMode,
-    ) -> Result<(Created, Option<Arc<dyn OpenFile>>)> {
-        let (created, made) = self.create_held(caller, new, mode)?;
-        let open = |made| -> Arc<dyn OpenFile> {
-            let inode = self.inodes.get_or_insert(created.attr.id);
-            let access = Access::READ | Access::WRITE;
-            Arc::new(LocalFile::new(self.io.clone(), inode, made, access))
-        };
-        let file = made.map(open);
-        Ok((created, file))
-    }
-
-    async fn mkdir(&self, caller: &Caller, new: NewFile<'_>) -> Result<Attr> {
-        if new.set.size.is_some() {
-            return Err(Error::IsDirectory);
-        }
-        self.make(caller, new, DEFAULT_DIR_MODE, |dir, name, mode| {
-            rustix::fs::mkdirat(dir, name, mode)
-        })
-    }
-
-    async fn symlink(&self, caller: &Caller, new: NewFile<'_>, target: &[u8]) -> Result<Attr> {
-        if target.is_empty() || new.set.size.is_some() {
-            return Err(Error::Invalid);
-        }
-        let target = c_name(target)?;
-        self.make(caller, new, 0o777, |dir, name, _| rustix::fs::symlinkat(&*target, dir, name))
-    }
-
-    async fn mknod(&self, caller: &Caller, new: NewFile<'_>, node: SpecialFile) -> Result<Attr> {
-        use rustix::fs::FileType;
-        let kind = match node {
-            SpecialFile::Block(..) => FileType::BlockDevice,
-            SpecialFile::Char(..) => FileType::CharacterDevice,
-            SpecialFile::Fifo => FileType::Fifo,
-            SpecialFile::Socket => FileType::Socket,
-        };
-        let (major, minor) = node.rdev();
-        let device = rustix::fs::makedev(major, minor);
-        if new.set.size.is_some() {
-            return Err(Error::Invalid);
-        }
-        self.make(caller, new, DEFAULT_FILE_MODE, |dir, name, mode| {
-            rustix::fs::mknodat(dir, name, kind, mode, device)
-        })
-    }
-
-    async fn link(&self, caller: &Caller, id: FileId, entry: EntryName<'_>) -> Result<Attr> {
-        check_name(entry.name)?;
-        let dir_fd = self.tree.dir(entry.dir)?;
-        let Pinned { file, stat: found } = self.tree.pin(id)?;
-        if kind_of(&found) == FileKind::Directory {
-            return Err(Error::NotPermitted);
-        }
-        {
-            let as_caller = self.identity.assume(caller)?;
-            // NFS does not know fs.protected_hardlinks: clients with write permission to the
-            // directory may create links that a local program may not (as with the kernel's
-            // server).
-            as_caller.count_as_owner()?;
-            let path = proc_path(file.as_fd());
-            let follow = AtFlags::SYMLINK_FOLLOW;
-            rustix::fs::linkat(rustix::fs::CWD, &*path, &*dir_fd, &*c_name(entry.name)?, follow)
-                .map_err(io::Error::from)?;
-        }
-        self.directories.changed(entry.dir);
-        let found = stat(file.as_fd())?;
-        self.tree.remember([seen(id, entry.dir.ino, entry.name, &found)]);
-        Ok(self.attr(id, &found))
-    }
-
-    async fn unlink(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
-        self.remove(caller, entry, AtFlags::empty()).map(drop)
-    }
-
-    async fn unlink_counted(
-        &self,
-        caller: &Caller,
-        entry: EntryName<'_>,
-    ) -> Result<Option<Unnamed>> {
-        self.remove(caller, entry, AtFlags::empty())
-    }
-
-    async fn rmdir(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
-        self.remove(caller, entry, AtFlags::REMOVEDIR).map(drop)
-    }
-
-    async fn rename(
-        &self,
-        caller: &Caller,
-        from: EntryName<'_>,
-        to: EntryName<'_>,
-        flags: RenameFlags,
-    ) -> Result<()> {
-        self.move_name(caller, from, to, flags).map(drop)
-    }
-
-    async fn rename_counted(
-        &self,
-        caller: &Caller,
-        from: EntryName<'_>,
-        to: EntryName<'_>,
-        flags: RenameFlags,
-    ) -> Result<Option<Unnamed>> {
-        self.move_name(caller, from, to, flags)
-    }
-
-    async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
-        let Pinned { file, stat: found } = self.tree.pin(id)?;
-        match kind_of(&found) {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Error::IsDirectory),
-            _ => return Err(Error::Invalid),
-        }
-        let mode = match (access.contains(Access::READ), access.contains(Access::WRITE)) {
-            (true, true) => OFlags::RDWR,
-            (true, false) => OFlags::RDONLY,
-            (false, true) => OFlags::WRONLY,
-            (false, false) => return Err(Error::Invalid),
-        };
-        let opened = {
-            let _as_caller = self.identity.assume(caller)?;
-            let path = proc_path(file.as_fd());
-            let open = || rustix::fs::open(&*path, mode | OFlags::CLOEXEC, Mode::empty());
-            self.tree.with_fds(open).map_err(io::Error::from)?
-        };
-        let inode = self.inodes.get_or_insert(id);
-        Ok(Arc::new(LocalFile::new(self.io.clone(), inode, opened, access)))
-    }
-
-    async fn sync_node(&self, id: FileId) -> Result<()> {
-        let pinned = self.tree.pin(id)?;
-        let kind = kind_of(&pinned.stat);
-        if !matches!(kind, FileKind::Regular | FileKind::Directory) {
-            return Ok(());
-        }
-        if let Some(due) = self.symlink_renames.due().filter(|_| kind == FileKind::Directory) {
-            let sync_all = self.tree.open_to_sync(pinned.file.as_fd(), true)?;
-            self.symlink_renames.sync(due, self.io.engine.blocking(sync_all)).await?;
-        }
-        let sync = self.tree.open_to_sync(pinned.file.as_fd(), false)?;
-        self.io.engine.blocking(sync).await
-    }
-
-    async fn get_xattr(&self, caller: &Caller, xattr: XattrName<'_>) -> Result<Vec<u8>> {
-        self.xattr(caller, xattr)
-    }
-
-    async fn set_xattr(
-        &self,
-        caller: &Caller,
-        xattr: XattrName<'_>,
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        self.change_xattr(caller, xattr, value, mode)
-    }
-
-    async fn list_xattrs(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
-        self.xattr_names(caller, id)
-    }
-
-    async fn remove_xattr(&self, caller: &Caller, xattr: XattrName<'_>) -> Result<()> {
-        self.drop_xattr(caller, xattr)
-    }
-
-    async fn get_acl(&self, acl: AclName) -> Result<Option<Acl>> {
-        self.acl(acl)
-    }
-
-    async fn set_acl(&self, caller: &Caller, acl: AclName, to: Option<&Acl>) -> Result<()> {
-        self.change_acl(caller, acl, to)
     }
 }

@@ -1,5 +1,6 @@
 //! The store that is mounted.
 
+use crate::commands::in_place;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -44,6 +45,7 @@ fn local(path: &Path, dir: Option<&PathBuf>) -> Result<Source> {
         let failure = Failure::new(asked(), failed);
         return Err(failure.advice("the mount would contain itself; name another directory"));
     }
-    let store = LocalFs::open(&real, LocalOptions::default()).asked(asked)?;
+    let options = LocalOptions { in_place, ..LocalOptions::default() };
+    let store = LocalFs::open(&real, options).asked(asked)?;
     Ok(Source { store, local: Some(real) })
 }

@@ -7,7 +7,7 @@ use super::options::{Args, Engine};
 use super::report::Ran;
 use super::report::{Watch, Work};
 use crate::commands::guard::Guard;
-use crate::commands::{LAST_CALLS, runtime};
+use crate::commands::{LAST_CALLS, in_place, runtime};
 use crate::ended::Ended;
 use crate::output::complain;
 use std::fs::DirBuilder;
@@ -180,7 +180,8 @@ impl Served {
 fn opened(path: PathBuf) -> Result<Arc<LocalFs>, String> {
     let (send, receive) = std::sync::mpsc::channel();
     // If its server never answers, this thread waits until the process ends.
-    std::thread::spawn(move || send.send(LocalFs::open(&path, LocalOptions::default())));
+    let options = LocalOptions { in_place, ..LocalOptions::default() };
+    std::thread::spawn(move || send.send(LocalFs::open(&path, options)));
     match receive.recv_timeout(OPEN_LIMIT) {
         Ok(opened) => opened.map_err(|error| error.to_string()),
         Err(_) => Err("its server does not answer".into()),

@@ -5,6 +5,7 @@
 //!    the last call that uses it ends, so that its file system can be unmounted.
 
 use super::state_dir;
+use crate::commands::in_place;
 use crate::config::Settings;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -69,6 +70,7 @@ impl Stores {
         let options = LocalOptions {
             dir_fds: Some(dir_fds),
             state_dir: Some(self.state_dir.join(state_dir::name_of(dir))),
+            in_place,
             ..LocalOptions::default()
         };
         let store = LocalFs::open(dir, options).asked(|| format!("serve {}", dir.display()))?;
