@@ -36,14 +36,19 @@ fn is_called(text: &str) {
     assert!(text.lines().any(|line| told(&line)), "{text}");
 }
 
-fn ganesha(part: &str) -> Option<String> {
+/// Runs a script with nfs-ganesha's and the client's machines.
+fn beside_ganesha(script: &str, first: &str) -> Option<String> {
     if program("ganesha.nfsd").is_none() {
-        skip("locks at nfs-ganesha need ganesha.nfsd");
+        skip("state at nfs-ganesha needs ganesha.nfsd");
         return None;
     }
     let dir = scratch();
     let at = dir.path().to_str().unwrap();
-    let text = run_unshared("ganesha-locks.sh", &[part, weir().to_str().unwrap(), at])?;
+    run_unshared("ganesha-client.sh", &[script, first, weir().to_str().unwrap(), at])
+}
+
+fn ganesha(part: &str) -> Option<String> {
+    let text = beside_ganesha("client-locks.sh", part)?;
     assert!(text.contains(&format!("client locks {part}: ok")), "{text}");
     Some(text)
 }
@@ -125,6 +130,31 @@ fn knfsd_delegates_files_and_recalls_them() {
             let recalled = text.contains(&format!("recalled by NFSv{version}"));
             assert!(recalled, "{text}");
         }
+    }
+}
+
+fn passed_the_suite(text: &str) {
+    for version in ["3", "4.0", "4.1", "4.2"] {
+        assert!(text.contains(&format!("client suite {version}: ok")), "{text}");
+    }
+}
+
+#[test]
+fn the_suite_of_stores_passes_at_knfsd() {
+    let suite = client_test("peer");
+    let script = conformance::workspace().join(SCRIPTS).join("client-suite.sh");
+    let (script, suite, weir) = (script.display(), suite.display(), weir().display());
+    let client = |at: &str| format!("bash {script} {suite} {weir} 192.0.2.2 /run/exp \"\" {at}");
+    if let Some(text) = beside_knfsd(client) {
+        passed_the_suite(&text);
+    }
+}
+
+#[test]
+fn the_suite_of_stores_passes_at_ganesha() {
+    let suite = client_test("peer");
+    if let Some(text) = beside_ganesha("client-suite.sh", suite.to_str().unwrap()) {
+        passed_the_suite(&text);
     }
 }
 

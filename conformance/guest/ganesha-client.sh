@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# ganesha-locks.sh PART WEIR DIR: runs nfs-ganesha, with its lock manager, port mapper and status monitor, and weir's client
-# in two sets of namespaces, as two machines; runs client-locks.sh in the client's.
+# ganesha-client.sh SCRIPT FIRST WEIR DIR: runs nfs-ganesha, with its lock manager, port mapper and status monitor, and
+# weir's client in two sets of namespaces, as two machines; runs SCRIPT FIRST WEIR HOST PATH3 PATH4 DIR in the client's.
 set -euo pipefail
-part=$1 weir=$2 dir=$3 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+script=$1 first=$2 weir=$3 dir=$4 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/ganesha-conf.sh"
 source "$here/port-mapper.sh"
 mount -t tmpfs none /run
@@ -27,7 +27,7 @@ ip netns exec client unshare -m bash -c "
   for _ in \$(seq 150); do
     $weir ls -o soft,retrans=0,timeo=20,vers=4.2 nfs://192.0.2.1$dir/export >/dev/null 2>&1 && break; sleep 0.2
   done
-  bash $here/client-locks.sh $part $weir 192.0.2.1 $dir/export $dir/export $dir" & client=$!
+  bash $here/$script $first $weir 192.0.2.1 $dir/export $dir/export $dir" & client=$!
 while kill -0 $client 2>/dev/null; do
   if [[ -e $dir/restart ]]; then
     rm "$dir/restart"; kill -9 $server; wait $server || true; start; touch "$dir/restarted"
