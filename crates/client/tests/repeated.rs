@@ -9,6 +9,7 @@ use std::time::Duration;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_nfs::v3::Procedure;
 use weir_nfs::v4::{OpCode, PROGRAM};
+use weir_stores::testing::{new_file, read_all, write};
 use weir_vfs::{Caller, CreateMode, Error, FileSystem, RenameFlags, SetAttr};
 
 const ME: &Caller = &Caller::Own;
@@ -221,6 +222,32 @@ async fn a_resent_request_that_is_put_off_keeps_its_number() {
         let sent = executing.sent();
         assert_eq!(sent.len(), 3, "{version}: {sent:?}");
         assert!(sent.iter().all(|number| *number == sent[0]), "{version}: {sent:?}");
+        nfs.unmount().await;
+    }
+}
+
+/// A request that changes nothing is sent uncached. Linux's server reports that in the operation after
+/// SEQUENCE, which it does not execute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_uncached_request_whose_reply_is_lost_is_executed_again() {
+    let served = Served::start();
+    let losing = Losing::to(served.addr).await;
+    for (version, read) in [("4.1", OpCode::Read), ("4.2", OpCode::ReadPlus)] {
+        let url = format!("nfs://{}/?vers={version}", losing.addr);
+        let nfs = NfsFs::mount(&url.parse().unwrap(), &MountOptions::default()).await.unwrap();
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let file = new_file(&fs, fs.root(), version).await;
+        write(&*file, 0, b"content").await.unwrap();
+        losing.take_uncached();
+
+        losing.lose(PROGRAM, OpCode::Getattr as u32);
+        let stat = soon(nfs.statfs()).await;
+        assert!(losing.has_lost() && losing.take_uncached() == 1, "{version}");
+        assert!(stat.is_ok(), "{version}: {stat:?}");
+
+        losing.lose(PROGRAM, read as u32);
+        assert_eq!(soon(read_all(&*file, 7)).await, b"content", "{version}");
+        assert!(losing.has_lost() && losing.take_uncached() == 1, "{version}");
         nfs.unmount().await;
     }
 }

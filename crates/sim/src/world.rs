@@ -193,7 +193,7 @@ impl World {
     }
 
     /// Ends the server from one moment to the next; with the power, the disk loses what is not synced.
-    fn crash(&self, with_power: bool) {
+    pub(crate) fn crash(&self, with_power: bool) {
         let Some(running) = self.server.lock().take() else { return };
         let records = self.records.lock().clone();
         if with_power {

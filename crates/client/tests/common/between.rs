@@ -209,7 +209,8 @@ pub(crate) async fn falsified(
 }
 
 /// A proxy that loses a reply with its connection when a test wants it, and renumbers the xids of
-/// each connection, so that the server's reply cache recognises no call.
+/// each connection, so that the server's reply cache recognises no call. That a session's reply is not
+/// cached it says as Linux does, in the operation after SEQUENCE.
 #[derive(Clone)]
 pub(crate) struct Losing {
     pub(crate) addr: SocketAddr,
@@ -217,14 +218,18 @@ pub(crate) struct Losing {
     lose: Arc<Mutex<Option<(u32, u32)>>>,
     /// Taken by each new connection to pass, and by a test that lets none pass.
     gate: Arc<tokio::sync::Mutex<()>>,
+    /// Replies that said that the reply is not cached.
+    uncached: Arc<AtomicUsize>,
 }
 
 impl Losing {
     pub(crate) async fn to(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let losing = Self { addr, lose: Arc::default(), gate: Arc::default() };
+        let losing =
+            Self { addr, lose: Arc::default(), gate: Arc::default(), uncached: Arc::default() };
         let (lose, gate) = (Arc::clone(&losing.lose), Arc::clone(&losing.gate));
+        let uncached = Arc::clone(&losing.uncached);
         tokio::spawn(async move {
             let mut number = 0;
             while let Ok((client, _)) = listener.accept().await {
@@ -232,7 +237,8 @@ impl Losing {
                 let _open = gate.lock().await;
                 // Without a server, close the client's connection.
                 let Ok(server) = TcpStream::connect(server).await else { continue };
-                tokio::spawn(pass_or_lose(client, server, number, Arc::clone(&lose)));
+                let (lose, uncached) = (Arc::clone(&lose), Arc::clone(&uncached));
+                tokio::spawn(pass_or_lose(client, server, number, lose, uncached));
             }
         });
         losing
@@ -252,6 +258,11 @@ impl Losing {
     pub(crate) fn has_lost(&self) -> bool {
         self.lose.lock().unwrap().is_none()
     }
+
+    /// How many replies since the last call of this said that the reply is not cached.
+    pub(crate) fn take_uncached(&self) -> usize {
+        self.uncached.swap(0, Relaxed)
+    }
 }
 
 async fn pass_or_lose(
@@ -259,10 +270,12 @@ async fn pass_or_lose(
     server: TcpStream,
     number: u8,
     lose: Arc<Mutex<Option<(u32, u32)>>>,
+    uncached: Arc<AtomicUsize>,
 ) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let lost: Mutex<HashSet<[u8; 4]>> = Mutex::default();
+    let calls: Mutex<HashMap<[u8; 4], Vec<u8>>> = Mutex::default();
     let forth = async {
         while let Some(mut call) = record(&mut from_client).await {
             let mut d = Decoder::new(call.clone().into());
@@ -276,6 +289,7 @@ async fn pass_or_lose(
             if !ops.is_empty() {
                 lost.lock().unwrap().insert(*call.first_chunk().unwrap());
             }
+            calls.lock().unwrap().insert(*call.first_chunk().unwrap(), call.clone());
             pass_on(&mut to_server, &call).await;
         }
     };
@@ -285,11 +299,39 @@ async fn pass_or_lose(
                 *lose.lock().unwrap() = None;
                 return;
             }
+            let call = calls.lock().unwrap().remove(reply.first_chunk().unwrap());
+            if let Some(other) = call.and_then(|call| uncached_as_of_linux(&call, &reply)) {
+                uncached.fetch_add(1, Relaxed);
+                reply = other;
+            }
             reply[0] ^= number;
             pass_on(&mut to_client, &reply).await;
         }
     };
     tokio::select! { () = forth => {}, () = back => {} }
+}
+
+/// If the reply says in its SEQUENCE that the call's reply is not cached: the reply that says it in the
+/// operation after it.
+fn uncached_as_of_linux(call: &[u8], reply: &[u8]) -> Option<Vec<u8>> {
+    const UNCACHED: u32 = 10068;
+    const HEADER_BYTES: usize = 24;
+    let word = |at: usize| Some(u32::from_be_bytes(*reply.get(at..)?.first_chunk()?));
+    // Status, an empty tag, and one result.
+    let words = [UNCACHED, 0, 1, OpCode::Sequence as u32, UNCACHED];
+    for (index, expected) in words.into_iter().enumerate() {
+        (word(HEADER_BYTES + 4 * index)? == expected).then_some(())?;
+    }
+    let second = *ops_of(call)?.get(1)?;
+    let mut d = Decoder::new(call.to_vec().into());
+    CallHeader::decode(&mut d).ok()?;
+    let _: CompoundHeader = d.get().ok()?;
+    let Ok(Op::Sequence(args)) = Op::decode_next(&mut d) else { return None };
+    let highest = args.highest_slot;
+    let sequenced = [args.sequence_id, args.slot, highest, highest, 0, second, UNCACHED];
+    let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_be_bytes()).collect() };
+    let begin = words(&[UNCACHED, 0, 2, OpCode::Sequence as u32, 0]);
+    Some([&reply[..HEADER_BYTES], &begin, &args.session, &words(&sequenced)].concat())
 }
 
 /// A proxy between a client and a server that is slow to execute an operation of version 4.1: it loses

@@ -1,10 +1,13 @@
 //! Compounds of NFSv4.1 and 4.2: a session, opens and locks, and their recovery.
 
+mod slot;
+
 use super::{Client, Failure, Handle, Outcome, Version, Written};
 use crate::host;
 use crate::oracle::Holder;
 use crate::world::LEASE;
 use parking_lot::Mutex;
+use slot::Slot;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -20,7 +23,9 @@ use weir_nfs::v4::{CompoundHeader, CompoundResHeader, Detailed, Error, Op, OpRes
 use weir_xdr::{Bytes, Decoder, List, Opaque};
 
 /// Slots of the session; slot 0 is for all that is done one after the other.
-const SLOTS: usize = 4;
+const SLOTS: usize = 5;
+/// The slot of the calls that recover state: others may wait in theirs meanwhile.
+const RECOVERY: u32 = SLOTS as u32 - 1;
 /// Bytes of a range that is locked.
 const RANGE: u64 = 100;
 
@@ -30,8 +35,8 @@ pub(super) struct State {
     session: Mutex<Session>,
     /// Held while the session is made anew.
     recovering: tokio::sync::Mutex<()>,
-    /// Held while a slot is in use.
-    slots: [tokio::sync::Mutex<()>; SLOTS],
+    /// Each locked while it has a call.
+    slots: [tokio::sync::Mutex<Slot>; SLOTS],
     opens: Mutex<BTreeMap<Handle, StateId>>,
     lock: Mutex<Option<Held>>,
 }
@@ -39,7 +44,6 @@ pub(super) struct State {
 #[derive(Default)]
 struct Session {
     id: SessionId,
-    sequences: [u32; SLOTS],
     /// The server's run that has given it.
     run: u64,
     /// Until when the lease is good.
@@ -158,19 +162,15 @@ impl Client {
 
     /// A compound in the session, made again until the server has done it or refused it.
     async fn run4(&self, slot: u32, ops: Vec<Op>) -> Done {
-        let _slot = self.v4.slots[slot as usize].lock().await;
+        let mut in_slot = self.v4.slots[slot as usize].lock().await;
         let mut first = None;
         loop {
-            let (id, sequence_id) = {
-                let mut session = self.v4.session.lock();
-                session.sequences[slot as usize] += 1;
-                (session.id, session.sequences[slot as usize])
-            };
+            let id = self.v4.session.lock().id;
             let sequence = Op::Sequence(sequence::Args {
                 session: id,
-                sequence_id,
+                sequence_id: in_slot.begin(id),
                 slot,
-                highest_slot: SLOTS as u32 - 1,
+                highest_slot: RECOVERY,
                 cache_this: true,
             });
             let all: Vec<Op> = std::iter::once(sequence).chain(ops.iter().cloned()).collect();
@@ -184,12 +184,7 @@ impl Client {
                 }
                 Err(Error::Delay) if results.len() <= 1 => {
                     // The call before it, of which this is a repetition, still runs.
-                    {
-                        let mut session = self.v4.session.lock();
-                        if session.id == id {
-                            session.sequences[slot as usize] -= 1;
-                        }
-                    }
+                    in_slot.take_back();
                     sleep(Duration::from_millis(300)).await;
                     continue;
                 }
@@ -263,7 +258,7 @@ impl Client {
         };
         let (results, status, sent, runs) = self.compound(&[Op::CreateSession(args)]).await;
         let Some(OpRes::CreateSession(Ok(created))) = results.last() else {
-            if !matches!(status, Err(Error::Delay | Error::StaleClientId | Error::SeqMisordered)) {
+            if !matches!(status, Err(Error::Delay | Error::StaleClientId)) {
                 // The disk of the records fails no calls, so there is no reason.
                 self.world.violation(format!("CREATE_SESSION fails: {status:?}"));
             }
@@ -273,7 +268,7 @@ impl Client {
             let mut session = self.v4.session.lock();
             let before = (session.run, session.until);
             let until = sent + LEASE;
-            *session = Session { id: created.session, sequences: [0; SLOTS], run: runs.1, until };
+            *session = Session { id: created.session, run: runs.1, until };
             before
         };
         if confirmed { true } else { self.reclaim(before).await }
@@ -281,25 +276,23 @@ impl Client {
 
     /// A compound during recovery. `None`: the session is lost again.
     async fn once(&self, ops: Vec<Op>) -> Option<(Vec<OpRes>, Result<(), Error>)> {
+        let mut in_slot = self.v4.slots[RECOVERY as usize].lock().await;
         loop {
-            let sequence = {
-                let mut session = self.v4.session.lock();
-                session.sequences[0] += 1;
-                Op::Sequence(sequence::Args {
-                    session: session.id,
-                    sequence_id: session.sequences[0],
-                    slot: 0,
-                    highest_slot: 0,
-                    cache_this: true,
-                })
-            };
+            let id = self.v4.session.lock().id;
+            let sequence = Op::Sequence(sequence::Args {
+                session: id,
+                sequence_id: in_slot.begin(id),
+                slot: RECOVERY,
+                highest_slot: RECOVERY,
+                cache_this: true,
+            });
             let all: Vec<Op> = std::iter::once(sequence).chain(ops.iter().cloned()).collect();
             let (mut results, status, ..) = self.compound(&all).await;
             match status {
                 Err(error) if is_session_lost(error) => return None,
                 Err(Error::Delay) => {
                     if results.len() <= 1 {
-                        self.v4.session.lock().sequences[0] -= 1;
+                        in_slot.take_back();
                     }
                     sleep(Duration::from_millis(300)).await;
                 }
@@ -683,3 +676,6 @@ fn flat(read: &read_plus::ReadPlus, count: u32) -> Vec<u8> {
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests;

@@ -185,6 +185,11 @@ impl V4 {
                 // The slot ensured a single execution.
                 answer.resent = false;
                 session.slots.set_target(now.target_highest_slot.min(now.highest_slot));
+                let next = answer.results.first().map(OpRes::status);
+                if next == Some(Err(Nfs4Error::RetryUncachedRep)) {
+                    // As below; Linux's server reports it here.
+                    return Ok(Step::Again);
+                }
                 Ok(Self::step(answer))
             }
             Some(OpRes::Sequence(Err(Nfs4Error::RetryUncachedRep))) => {
