@@ -1,5 +1,6 @@
 //! A client of one version of the protocol: its calls, sent again until they are answered.
 
+mod delegations;
 mod v3;
 mod v4;
 
@@ -79,11 +80,11 @@ impl Client {
     /// `boot` tells one start of the client from another.
     pub(crate) fn new(world: &Arc<World>, number: usize, version: Version, boot: u32) -> Arc<Self> {
         let cred = AuthSys { machine_name: "sim".into(), ..AuthSys::default() };
-        Arc::new(Self {
+        Arc::new_cyclic(|client| Self {
             world: world.clone(),
             number,
             version,
-            link: Link::new(world, number),
+            link: Link::new(world, number, client.clone()),
             // Another start has other numbers.
             xid: AtomicU32::new(boot << 20),
             cred: OpaqueAuth::from(&cred),
@@ -169,10 +170,13 @@ impl Client {
         data: Vec<u8>,
         stable: bool,
     ) -> Outcome<Written> {
-        match self.version {
+        let sent = host::now();
+        let outcome = match self.version {
             Version::V3 => self.write3(file, offset, data, stable).await,
             Version::V41 | Version::V42 => self.write4(slot, file, offset, data, stable).await,
-        }
+        };
+        self.check_delegations(file, sent, true, &outcome);
+        outcome
     }
 
     pub(crate) async fn commit(&self, file: &Handle, offset: u64, count: u32) -> Outcome<[u8; 8]> {
@@ -183,16 +187,40 @@ impl Client {
     }
 
     pub(crate) async fn read(&self, file: &Handle, offset: u64, count: u32) -> Outcome<Vec<u8>> {
-        match self.version {
+        let sent = host::now();
+        let outcome = match self.version {
             Version::V3 => self.read3(file, offset, count).await,
             Version::V41 | Version::V42 => self.read4(file, offset, count).await,
-        }
+        };
+        self.check_delegations(file, sent, false, &outcome);
+        outcome
     }
 
     pub(crate) async fn truncate(&self, file: &Handle, size: u64) -> Outcome<()> {
-        match self.version {
+        let sent = host::now();
+        let outcome = match self.version {
             Version::V3 => self.truncate3(file, size).await,
             Version::V41 | Version::V42 => self.truncate4(file, size).await,
+        };
+        self.check_delegations(file, sent, true, &outcome);
+        outcome
+    }
+
+    /// What the client has done, in calls since `sent`, waited for the delegations of others that it conflicts with.
+    fn check_delegations<T>(
+        &self,
+        file: &Handle,
+        sent: Duration,
+        changes: bool,
+        done: &Outcome<T>,
+    ) {
+        if done.result.is_err() {
+            return;
+        }
+        let delegations = self.world.delegations.lock();
+        if let Err(why) = delegations.check(file, self.number, changes, (sent, host::now())) {
+            drop(delegations);
+            self.world.violation(format!("{}: {why}", self.world.file_name(file)));
         }
     }
 }

@@ -193,6 +193,7 @@ async fn set_up(world: &Arc<World>, clients: &[Arc<Client>]) -> Places {
         for part in 0..2 {
             let name = format!("file {number}.{part}");
             let file = made("a file", maker.create(&dir, &name).await.result);
+            world.places.lock().insert(file.clone(), name.clone());
             places.files.insert(name, file);
         }
         places.dirs.push(dir);
@@ -215,9 +216,10 @@ async fn live(world: Arc<World>, mut client: Arc<Client>, places: Arc<Places>) {
             return;
         }
         world.event(&format!("client {number} crashes"));
-        client.link.drop_connection();
+        client.link.end();
         // Its next start gives them up.
         world.locks.lock().held.retain(|_, holder| holder.client != number);
+        world.delegations.lock().crashed(number);
         // What the server still executes of its calls has ended by then.
         sleep(Duration::from_secs(3) + Duration::from_millis(world.below(3000))).await;
         client = Client::new(&world, number, version, boot);

@@ -1,25 +1,31 @@
 //! The network between a client and the server: connections that deliver records in order, late, or not
 //! at all. Records of different connections overtake each other as their latencies have it.
 
+use crate::client::Client;
 use crate::world::{Plant, World};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use weir_server::LocalConnection;
 use weir_xdr::Bytes;
 
-/// How long a client waits for a reply before it connects anew.
-const PATIENCE: Duration = Duration::from_millis(1500);
+/// How long a client waits for a reply before it connects anew: longer than the server lets a call wait for a delegation.
+const PATIENCE: Duration = Duration::from_millis(2000);
 
 /// A client's way to the server: one connection after the other, all from one port.
 pub(crate) struct Link {
     world: Arc<World>,
     client: usize,
     from: SocketAddr,
+    /// Answers the server's calls.
+    callee: Weak<Client>,
     connection: Mutex<Option<Arc<Connection>>>,
+    /// The client has crashed.
+    ended: AtomicBool,
 }
 
 struct Connection {
@@ -32,9 +38,16 @@ struct Connection {
 }
 
 impl Link {
-    pub(crate) fn new(world: &Arc<World>, client: usize) -> Self {
+    pub(crate) fn new(world: &Arc<World>, client: usize, callee: Weak<Client>) -> Self {
         let from = SocketAddr::from(([192, 0, 2, 10 + client as u8], 700));
-        Self { world: world.clone(), client, from, connection: Mutex::default() }
+        Self {
+            world: world.clone(),
+            client,
+            from,
+            callee,
+            connection: Mutex::default(),
+            ended: AtomicBool::new(false),
+        }
     }
 
     /// Sends a record and waits for the reply. `None`: the connection ended before it came.
@@ -55,7 +68,17 @@ impl Link {
                 *current = None;
             }
         }
+        if self.ended.load(SeqCst) {
+            // What is left of the client gets no further.
+            return std::future::pending().await;
+        }
         reply
+    }
+
+    /// Ends the client.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, SeqCst);
+        self.drop_connection();
     }
 
     /// Ends the connection.
@@ -80,7 +103,7 @@ impl Link {
         if let Some(connection) = self.connection() {
             return Some(connection);
         }
-        if self.world.is_cut_off(self.client) {
+        if self.world.is_cut_off(self.client) || self.ended.load(SeqCst) {
             return None;
         }
         let to = SocketAddr::from(([192, 0, 2, 1], 2049));
@@ -89,6 +112,7 @@ impl Link {
         let local = Mutex::new(Some(local));
         let connection = Arc::new(Connection { local, run: self.world.run(), last });
         *self.connection.lock() = Some(connection.clone());
+        tokio::spawn(serve(connection.clone(), self.callee.clone()));
         Some(connection)
     }
 
@@ -122,7 +146,7 @@ impl Link {
         let mut latency = Duration::from_millis(1 + self.world.below(20));
         match self.world.below(200) {
             0 => latency += Duration::from_millis(self.world.below(300)),
-            1 if !self.world.calm.load(std::sync::atomic::Ordering::SeqCst) => {
+            1 if !self.world.calm.load(SeqCst) => {
                 // It is lost with its connection.
                 self.world.event(&format!("a connection of client {} is dropped", self.client));
                 self.drop_connection();
@@ -137,6 +161,31 @@ impl Link {
         sleep_until(at).await;
         while self.world.is_cut_off(self.client) {
             sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// Has the client answer the server's calls over a connection, until the connection ends.
+async fn serve(connection: Arc<Connection>, callee: Weak<Client>) {
+    loop {
+        let Some(calls) = connection.local.lock().as_ref().map(LocalConnection::calls) else {
+            return;
+        };
+        let Some(calls) = calls.await else { return };
+        for call in calls {
+            let Some(client) = callee.upgrade() else { return };
+            client.link.travel(&connection.last[1]).await;
+            if !client.link.is_alive(&connection) {
+                return;
+            }
+            let Some(reply) = client.called(call.slice(4..)) else { return };
+            client.link.travel(&connection.last[0]).await;
+            let Some(replied) = connection.local.lock().as_ref().map(|local| local.call(reply))
+            else {
+                return;
+            };
+            // A reply has none.
+            replied.await;
         }
     }
 }

@@ -6,7 +6,8 @@
 //! 2. A name's operation that was acknowledged is durable. One that failed with an error of the disk, or
 //!    whose reply may be that of its repetition at another run of the server, leaves the name in doubt;
 //!    names in doubt are not used again.
-//! 3. A lock is held until its holder gives it up, or has not been heard for as long as a lease.
+//! 3. A lock is held until its holder gives it up, or has not been heard for as long as a lease; a delegation, too.
+//!    Meanwhile no other client changes a delegated file, nor reads it if the delegation is one to write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -255,5 +256,89 @@ impl Locks {
         for holder in self.held.values_mut().filter(|holder| holder.client == client) {
             holder.until = until;
         }
+    }
+}
+
+/// A delegation that a client has.
+#[derive(Clone, Copy)]
+struct Delegated {
+    write: bool,
+    since: Duration,
+    until: Duration,
+}
+
+/// What is known of the delegations: who has one of which file.
+#[derive(Default)]
+pub(crate) struct Delegations {
+    held: BTreeMap<(Vec<u8>, usize), Delegated>,
+}
+
+impl Delegations {
+    /// A client gets one, with a lease that is good `until` then. Fails if another client has one that conflicts.
+    pub(crate) fn got(
+        &mut self,
+        file: &[u8],
+        client: usize,
+        write: bool,
+        (now, until): (Duration, Duration),
+    ) -> Result<(), String> {
+        let others = self.others(file, client, now);
+        let conflicts = others.into_iter().find(|(_, other)| write || other.write);
+        self.held.insert((file.to_vec(), client), Delegated { write, since: now, until });
+        match conflicts {
+            Some((other, _)) => {
+                Err(format!("clients {other} and {client} both have a delegation of a file"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A client uses its delegation no more.
+    pub(crate) fn gone(&mut self, file: &[u8], client: usize) {
+        self.held.remove(&(file.to_vec(), client));
+    }
+
+    /// A client has started again.
+    pub(crate) fn crashed(&mut self, client: usize) {
+        self.held.retain(|(_, holder), _| *holder != client);
+    }
+
+    /// The lease of a client is renewed.
+    pub(crate) fn renewed(&mut self, client: usize, until: Duration) {
+        let of = self.held.iter_mut().filter(|((_, holder), _)| *holder == client);
+        of.for_each(|(_, held)| held.until = until);
+    }
+
+    /// A client has read or changed a file, in a call that it sent at `sent`. Fails if another client had, and still
+    /// has, a delegation that does not allow that.
+    pub(crate) fn check(
+        &self,
+        file: &[u8],
+        client: usize,
+        changes: bool,
+        (sent, now): (Duration, Duration),
+    ) -> Result<(), String> {
+        let others = self.others(file, client, now);
+        let in_the_way =
+            |(_, held): &(usize, Delegated)| held.since < sent && (changes || held.write);
+        match others.into_iter().find(in_the_way) {
+            Some((other, held)) => {
+                let (done, kind) = (
+                    if changes { "changes" } else { "reads" },
+                    if held.write { "write" } else { "read" },
+                );
+                Err(format!(
+                    "client {client} {done} a file of which client {other} has a {kind} delegation"
+                ))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The delegations of a file that other clients have.
+    fn others(&self, file: &[u8], client: usize, now: Duration) -> Vec<(usize, Delegated)> {
+        let of_file = self.held.range((file.to_vec(), 0)..=(file.to_vec(), usize::MAX));
+        let others = of_file.filter(|((_, holder), held)| *holder != client && now < held.until);
+        others.map(|((_, holder), held)| (*holder, *held)).collect()
     }
 }

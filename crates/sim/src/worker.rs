@@ -51,6 +51,8 @@ impl Worker {
         for file in self.own() {
             self.commit_all(&file).await;
         }
+        self.client.return_delegations().await;
+        self.client.link.end();
         self.world.event(&format!("client {} is done", self.client.number));
     }
 
@@ -68,12 +70,20 @@ impl Worker {
         match self.below(20) {
             0..5 => self.write(&file).await,
             5 | 6 => self.commit_some(&file).await,
-            7 => self.commit_all(&file).await,
+            7 => {
+                self.commit_all(&file).await;
+                if self.below(2) == 0 {
+                    self.client.close(&self.places.files[&file]).await;
+                }
+            }
             8 => self.truncate(&file).await,
             9..12 => {
                 let files: Vec<&String> = self.places.files.keys().collect();
                 let file = files[self.below(files.len() as u64) as usize].clone();
                 self.read(&file).await;
+                if self.below(3) == 0 {
+                    self.client.close(&self.places.files[&file]).await;
+                }
             }
             12 | 13 => self.make().await,
             14 => self.remove().await,

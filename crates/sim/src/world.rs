@@ -2,7 +2,7 @@
 
 use crate::disk::{Disk, Lies};
 use crate::host;
-use crate::oracle::{Files, Locks, Names};
+use crate::oracle::{Delegations, Files, Locks, Names};
 use crate::records::Records;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -36,6 +36,8 @@ pub(crate) enum Plant {
     Twice,
     /// A server that restarts has forgotten its clients.
     Clients,
+    /// Clients say that they return their delegations, and do not.
+    Recalls,
 }
 
 impl Plant {
@@ -46,6 +48,7 @@ impl Plant {
         ("records", Self::Records),
         ("twice", Self::Twice),
         ("clients", Self::Clients),
+        ("recalls", Self::Recalls),
     ];
 }
 
@@ -80,6 +83,9 @@ pub(crate) struct World {
     pub(crate) files: Mutex<Files>,
     pub(crate) names: Mutex<Names>,
     pub(crate) locks: Mutex<Locks>,
+    pub(crate) delegations: Mutex<Delegations>,
+    /// Names of the files that all clients work on, by handle.
+    pub(crate) places: Mutex<BTreeMap<Vec<u8>, String>>,
 }
 
 impl World {
@@ -111,6 +117,8 @@ impl World {
             files: Mutex::default(),
             names: Mutex::default(),
             locks: Mutex::default(),
+            delegations: Mutex::default(),
+            places: Mutex::default(),
         })
     }
 
@@ -150,6 +158,17 @@ impl World {
     /// The number of the server's run.
     pub(crate) fn run(&self) -> u64 {
         self.run.load(SeqCst)
+    }
+
+    /// The lease of a client is good until then.
+    pub(crate) fn renewed(&self, client: usize, until: Duration) {
+        self.locks.lock().renewed(client, until);
+        self.delegations.lock().renewed(client, until);
+    }
+
+    /// The name of a file that all clients work on.
+    pub(crate) fn file_name(&self, file: &[u8]) -> String {
+        self.places.lock().get(file).cloned().unwrap_or_else(|| "a file".into())
     }
 
     pub(crate) fn is_cut_off(&self, client: usize) -> bool {

@@ -86,6 +86,8 @@ const PLANTED: &[(&str, &[&str])] = &[
     ("twice", &["Exist", "NoEnt"]),
     // The server has forgotten its clients.
     ("clients", &["cannot be reclaimed", "lost a lock"]),
+    // Clients keep delegations that they say they return.
+    ("recalls", &["has a read delegation", "has a write delegation", "both have a delegation"]),
 ];
 
 #[test]

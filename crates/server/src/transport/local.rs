@@ -5,6 +5,7 @@ use super::Transport;
 use super::call::{RecordAction, begin};
 use crate::admission::Origin;
 use crate::peer::{From, Peer};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,6 +39,25 @@ impl LocalConnection {
                 Ok(RecordAction::Call(call)) => Some(call.await.message.to_bytes()),
                 Ok(RecordAction::Refused(reply)) => Some(reply.message.to_bytes()),
                 Ok(RecordAction::Nothing) | Err(_) => None,
+            }
+        }
+    }
+
+    /// The server's calls to the client, as records (with record marks), once there are any; `None` when the
+    /// connection has ended. One future at a time waits for them. A reply goes to [`call`](Self::call).
+    pub fn calls(&self) -> impl Future<Output = Option<Vec<Bytes>>> + Send + use<> {
+        let peer = self.peer.clone();
+        async move {
+            let mut posted = VecDeque::new();
+            loop {
+                if !peer.is_open() {
+                    return None;
+                }
+                peer.take_posted(&mut posted);
+                if !posted.is_empty() {
+                    return Some(posted.into_iter().map(|call| call.message.to_bytes()).collect());
+                }
+                peer.posted.notified().await;
             }
         }
     }

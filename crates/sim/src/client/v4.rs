@@ -1,7 +1,9 @@
 //! Compounds of NFSv4.1 and 4.2: a session, opens and locks, and their recovery.
 
+mod recovery;
 mod slot;
 
+use super::delegations::{self, Delegations};
 use super::{Client, Failure, Handle, Outcome, Version, Written};
 use crate::host;
 use crate::oracle::Holder;
@@ -12,20 +14,20 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::sleep;
 use weir_nfs::v4::attr::Attrs;
+use weir_nfs::v4::op::sequence::StatusFlags;
 use weir_nfs::v4::op::{
-    close, commit, create, create_session, exchange_id, lock, locku, open, read, read_plus,
-    reclaim_complete, rename, sequence, setattr, write,
+    close, commit, create, lock, locku, open, read, read_plus, rename, sequence, setattr, write,
 };
-use weir_nfs::v4::types::{
-    CallbackSec, ClientOwner, FileHandle, LockType, SessionId, StableHow, StateId, StateOwner,
-};
+use weir_nfs::v4::types::{FileHandle, LockType, SessionId, StableHow, StateId, StateOwner};
 use weir_nfs::v4::{CompoundHeader, CompoundResHeader, Detailed, Error, Op, OpRes};
-use weir_xdr::{Bytes, Decoder, List, Opaque};
+use weir_xdr::{Bytes, Decoder, Opaque};
 
 /// Slots of the session; slot 0 is for all that is done one after the other.
-const SLOTS: usize = 5;
-/// The slot of the calls that recover state: others may wait in theirs meanwhile.
-const RECOVERY: u32 = SLOTS as u32 - 1;
+const SLOTS: usize = 6;
+/// The slot of the calls that recover state: others may wait in theirs meanwhile. Another one is for delegations.
+const RECOVERY: u32 = delegations::SLOT + 1;
+/// The server cannot call back.
+const PATH_DOWN: StatusFlags = StatusFlags::CB_PATH_DOWN.union(StatusFlags::CB_PATH_DOWN_SESSION);
 /// Bytes of a range that is locked.
 const RANGE: u64 = 100;
 
@@ -37,8 +39,16 @@ pub(super) struct State {
     recovering: tokio::sync::Mutex<()>,
     /// Each locked while it has a call.
     slots: [tokio::sync::Mutex<Slot>; SLOTS],
-    opens: Mutex<BTreeMap<Handle, StateId>>,
+    opens: Mutex<BTreeMap<Handle, Open>>,
     lock: Mutex<Option<Held>>,
+    pub(super) delegations: Delegations,
+}
+
+/// An open file.
+#[derive(Clone, Copy, PartialEq)]
+struct Open {
+    stateid: StateId,
+    access: open::ShareAccess,
 }
 
 #[derive(Default)]
@@ -67,11 +77,17 @@ impl State {
             slots: Default::default(),
             opens: Mutex::default(),
             lock: Mutex::default(),
+            delegations: Delegations::default(),
         }
+    }
+
+    /// Until when the lease is good for certain.
+    pub(super) fn until(&self) -> Duration {
+        self.session.lock().until
     }
 }
 
-fn fh(handle: &Handle) -> FileHandle {
+pub(super) fn fh(handle: &Handle) -> FileHandle {
     Opaque(handle.clone().into())
 }
 
@@ -88,7 +104,7 @@ fn failure(error: Error) -> Failure {
 }
 
 /// The state that the operation was under is gone.
-fn is_state_lost(error: Error) -> bool {
+pub(super) fn is_state_lost(error: Error) -> bool {
     matches!(
         error,
         Error::BadStateId
@@ -104,9 +120,9 @@ fn is_session_lost(error: Error) -> bool {
 }
 
 /// A compound that ended: its results but SEQUENCE's.
-struct Done {
+pub(super) struct Done {
     results: Vec<OpRes>,
-    status: Result<(), Error>,
+    pub(super) status: Result<(), Error>,
     /// When it was sent first, and whether another run of the server may have executed it.
     again: bool,
 }
@@ -133,7 +149,10 @@ impl Client {
 
     /// A compound as it is, sent until it is answered. The server's runs when it was sent first and
     /// when it was answered.
-    async fn compound(&self, ops: &[Op]) -> (Vec<OpRes>, Result<(), Error>, Duration, (u64, u64)) {
+    pub(super) async fn compound(
+        &self,
+        ops: &[Op],
+    ) -> (Vec<OpRes>, Result<(), Error>, Duration, (u64, u64)) {
         let header = CompoundHeader {
             tag: "".into(),
             minor_version: self.minor(),
@@ -161,7 +180,7 @@ impl Client {
     }
 
     /// A compound in the session, made again until the server has done it or refused it.
-    async fn run4(&self, slot: u32, ops: Vec<Op>) -> Done {
+    pub(super) async fn run4(&self, slot: u32, ops: Vec<Op>) -> Done {
         let mut in_slot = self.v4.slots[slot as usize].lock().await;
         let mut first = None;
         loop {
@@ -177,6 +196,11 @@ impl Client {
             let (mut results, status, sent, runs) = self.compound(&all).await;
             let first = *first.get_or_insert(runs.0);
             let again = first != runs.1;
+            if let Some(OpRes::Sequence(Ok(sequenced))) = results.first()
+                && sequenced.status_flags.intersects(PATH_DOWN)
+            {
+                self.bind_backchannel(id).await;
+            }
             match status {
                 Err(error) if is_session_lost(error) => {
                     self.recover(id).await;
@@ -204,184 +228,9 @@ impl Client {
                 results.remove(0);
                 let until = sent + LEASE;
                 self.v4.session.lock().until = until;
-                self.world.locks.lock().renewed(self.number, until);
+                self.world.renewed(self.number, until);
             }
             return Done { results, status, again };
-        }
-    }
-
-    /// Makes a session in the place of `lost`, and takes back what the client had.
-    async fn recover(&self, lost: SessionId) {
-        let _turn = self.v4.recovering.lock().await;
-        while self.v4.session.lock().id == lost {
-            if self.begin_session().await {
-                return;
-            }
-            sleep(Duration::from_millis(100)).await;
-        }
-    }
-
-    /// EXCHANGE_ID, CREATE_SESSION and, where state may be reclaimed, that. False: begin again.
-    async fn begin_session(&self) -> bool {
-        let boot = u64::from(self.v4.boot).to_be_bytes();
-        let owner = format!("client {}", self.number);
-        let exchange = Op::ExchangeId(exchange_id::Args {
-            client: ClientOwner { verifier: boot, owner: Opaque(owner.into_bytes().into()) },
-            flags: exchange_id::Flags::empty(),
-            state_protect: exchange_id::StateProtect::None,
-            impl_id: List::default(),
-        });
-        let (results, status, ..) = self.compound(&[exchange]).await;
-        let Some(OpRes::ExchangeId(Ok(exchanged))) = results.last() else {
-            if !matches!(status, Err(Error::Delay | Error::ClIdInUse)) {
-                self.world.violation(format!("EXCHANGE_ID fails: {status:?}"));
-            }
-            return false;
-        };
-        let confirmed = exchanged.flags.contains(exchange_id::Flags::CONFIRMED_R);
-        let channel = create_session::ChannelAttrs {
-            max_request_size: 128 << 10,
-            max_response_size: 128 << 10,
-            max_response_size_cached: 4096,
-            max_operations: 16,
-            max_requests: SLOTS as u32,
-            ..create_session::ChannelAttrs::default()
-        };
-        let args = create_session::Args {
-            client_id: exchanged.client_id,
-            sequence_id: exchanged.sequence_id,
-            flags: create_session::Flags::empty(),
-            fore: channel.clone(),
-            back: channel,
-            cb_program: 0x4000_0000,
-            sec_parms: vec![CallbackSec::None].into(),
-        };
-        let (results, status, sent, runs) = self.compound(&[Op::CreateSession(args)]).await;
-        let Some(OpRes::CreateSession(Ok(created))) = results.last() else {
-            if !matches!(status, Err(Error::Delay | Error::StaleClientId)) {
-                // The disk of the records fails no calls, so there is no reason.
-                self.world.violation(format!("CREATE_SESSION fails: {status:?}"));
-            }
-            return false;
-        };
-        let before = {
-            let mut session = self.v4.session.lock();
-            let before = (session.run, session.until);
-            let until = sent + LEASE;
-            *session = Session { id: created.session, run: runs.1, until };
-            before
-        };
-        if confirmed { true } else { self.reclaim(before).await }
-    }
-
-    /// A compound during recovery. `None`: the session is lost again.
-    async fn once(&self, ops: Vec<Op>) -> Option<(Vec<OpRes>, Result<(), Error>)> {
-        let mut in_slot = self.v4.slots[RECOVERY as usize].lock().await;
-        loop {
-            let id = self.v4.session.lock().id;
-            let sequence = Op::Sequence(sequence::Args {
-                session: id,
-                sequence_id: in_slot.begin(id),
-                slot: RECOVERY,
-                highest_slot: RECOVERY,
-                cache_this: true,
-            });
-            let all: Vec<Op> = std::iter::once(sequence).chain(ops.iter().cloned()).collect();
-            let (mut results, status, ..) = self.compound(&all).await;
-            match status {
-                Err(error) if is_session_lost(error) => return None,
-                Err(Error::Delay) => {
-                    if results.len() <= 1 {
-                        in_slot.take_back();
-                    }
-                    sleep(Duration::from_millis(300)).await;
-                }
-                _ if results.is_empty() => return None,
-                _ => {
-                    results.remove(0);
-                    return Some((results, status));
-                }
-            }
-        }
-    }
-
-    /// Takes opens and the lock back after a restart of the server. The session before was given by that
-    /// `run`, and its lease was good `until` then.
-    async fn reclaim(&self, (run, until): (u64, Duration)) -> bool {
-        let opens: Vec<Handle> = self.v4.opens.lock().keys().cloned().collect();
-        let (ended, started) = *self.world.restarted.lock();
-        // The server has restarted once since, the lease was good then, and it is early enough.
-        let is_due = || {
-            run + 1 == self.world.run()
-                && self.v4.session.lock().run == self.world.run()
-                && until > ended
-                && host::now() < started + LEASE - Duration::from_millis(500)
-        };
-        let excused = |status| status == Err(Error::Io) && self.world.disk.failures().0;
-        for file in opens {
-            let begun_due = is_due();
-            let claim = open::Claim::Previous(open::DelegationType::None);
-            let ops = vec![Op::Putfh(fh(&file)), self.open_op(open::How::NoCreate, claim)];
-            let Some((results, status)) = self.once(ops).await else { return false };
-            let lock = self.v4.lock.lock().clone().filter(|held| held.file == file);
-            match results.last() {
-                Some(OpRes::Open(Ok(opened))) => {
-                    self.v4.opens.lock().insert(file, opened.stateid);
-                    let Some(held) = lock else { continue };
-                    let op = self.lock_op(opened.stateid, held.range, true);
-                    let ops = vec![Op::Putfh(fh(&held.file)), op];
-                    let Some((results, status)) = self.once(ops).await else { return false };
-                    match results.last() {
-                        Some(OpRes::Lock(Ok(stateid))) => {
-                            *self.v4.lock.lock() = Some(Held { stateid: *stateid, ..held });
-                        }
-                        _ => self.lost(
-                            &format!("{status:?} to its reclaim"),
-                            begun_due && is_due() && !excused(status),
-                        ),
-                    }
-                }
-                _ => {
-                    self.v4.opens.lock().remove(&file);
-                    let excused = excused(status);
-                    if begun_due && is_due() && !excused {
-                        self.world.violation(format!("an open cannot be reclaimed: {status:?}"));
-                    }
-                    if lock.is_some() {
-                        self.lost(
-                            "its open cannot be reclaimed",
-                            begun_due && is_due() && !excused,
-                        );
-                    }
-                }
-            }
-        }
-        let complete = Op::ReclaimComplete(reclaim_complete::Args { one_fs: false });
-        match self.once(vec![complete]).await {
-            Some((_, Ok(()) | Err(Error::CompleteAlready))) => true,
-            Some((_, status)) => {
-                self.world.violation(format!("RECLAIM_COMPLETE fails: {status:?}"))
-            }
-            None => false,
-        }
-    }
-
-    /// The lock is gone, which must not be where it is `due`.
-    fn lost(&self, why: &str, due: bool) {
-        if let Some(held) = self.v4.lock.lock().take() {
-            self.world.event(&format!("client {} lost its lock: {why}", self.number));
-            let mut locks = self.world.locks.lock();
-            // If not, it was about to be given up.
-            let mine = locks.held.get(&held.range).is_some_and(|it| it.client == self.number);
-            if mine {
-                locks.held.remove(&held.range);
-            }
-            drop(locks);
-            if due && mine {
-                let number = self.number;
-                self.world
-                    .violation(format!("client {number} lost a lock within its lease: {why}"));
-            }
         }
     }
 
@@ -394,10 +243,16 @@ impl Client {
         }
     }
 
-    fn open_op(&self, how: open::How, claim: open::Claim) -> Op {
+    fn open_op(&self, access: open::ShareAccess, how: open::How, claim: open::Claim) -> Op {
+        let is_new = !matches!(claim, open::Claim::Previous(_));
+        let want = match self.world.below(4) {
+            0 => open::ShareAccess::WANT_NO_DELEG,
+            1 => open::ShareAccess::empty(),
+            _ => open::ShareAccess::WANT_ANY_DELEG,
+        };
         Op::Open(open::Args {
             seqid: 0,
-            share_access: open::ShareAccess::BOTH | open::ShareAccess::WANT_NO_DELEG,
+            share_access: if is_new { access | want } else { access },
             share_deny: open::ShareDeny::empty(),
             owner: StateOwner { client_id: 0, owner: "process".into() },
             how,
@@ -415,22 +270,30 @@ impl Client {
         let attrs = Attrs { mode: Some(0o644), ..Attrs::default() };
         let how = open::How::Create(open::CreateHow::Guarded(attrs.into()));
         let claim = open::Claim::Null(Opaque(name.as_bytes().to_vec().into()));
-        let ops = vec![Op::Putfh(fh(dir)), self.open_op(how, claim), Op::Getfh(())];
+        let ops = vec![
+            Op::Putfh(fh(dir)),
+            self.open_op(open::ShareAccess::BOTH, how, claim),
+            Op::Getfh(()),
+        ];
         let done = self.run4(0, ops).await;
-        let stateid = match done.results.get(1) {
-            Some(OpRes::Open(Ok(opened))) => Some(opened.stateid),
+        let opened = match done.results.get(1) {
+            Some(OpRes::Open(Ok(opened))) => Some(opened.clone()),
             _ => None,
         };
         let outcome = done.last(handle_of);
-        if let (Some(stateid), Ok(file)) = (stateid, &outcome.result) {
-            self.v4.opens.lock().insert(file.clone(), stateid);
+        if let (Some(opened), Ok(file)) = (opened, &outcome.result) {
+            let open = Open { stateid: opened.stateid, access: open::ShareAccess::BOTH };
+            self.v4.opens.lock().insert(file.clone(), open);
+            self.delegated(file, &opened.delegation);
         }
         outcome
     }
 
     /// Closes a file if it is open.
     pub(crate) async fn close(&self, file: &Handle) {
-        let Some(open_stateid) = self.v4.opens.lock().remove(file) else { return };
+        self.return_delegation(file).await;
+        let Some(open) = self.v4.opens.lock().remove(file) else { return };
+        let open_stateid = open.stateid;
         let close = Op::Close(close::Args { seqid: 0, open_stateid });
         let done = self.run4(0, vec![Op::Putfh(fh(file)), close]).await;
         match done.status {
@@ -465,28 +328,36 @@ impl Client {
         self.run4(0, ops).await.last(|_| Some(()))
     }
 
-    /// The stateid of a file's open, which is opened if it is not.
-    async fn opened(&self, file: &Handle) -> Outcome<StateId> {
+    /// The stateid of a file's open, which is opened if it is not, or not for this access.
+    async fn opened(&self, file: &Handle, access: open::ShareAccess) -> Outcome<StateId> {
         let known = self.v4.opens.lock().get(file).copied();
-        if let Some(stateid) = known {
-            return Outcome { result: Ok(stateid), again: false };
+        if let Some(open) = known.filter(|open| open.access.contains(access)) {
+            return Outcome { result: Ok(open.stateid), again: false };
         }
-        let ops = vec![Op::Putfh(fh(file)), self.open_op(open::How::NoCreate, open::Claim::Fh)];
+        let op = self.open_op(access, open::How::NoCreate, open::Claim::Fh);
+        let ops = vec![Op::Putfh(fh(file)), op];
         let outcome = self.run4(0, ops).await.last(|result| match result {
-            OpRes::Open(Ok(opened)) => Some(opened.stateid),
+            OpRes::Open(Ok(opened)) => Some(opened),
             _ => None,
         });
-        if let Ok(stateid) = outcome.result {
-            self.v4.opens.lock().insert(file.clone(), stateid);
+        if let Ok(opened) = &outcome.result {
+            let access = known.map_or(access, |open| open.access | access);
+            self.v4.opens.lock().insert(file.clone(), Open { stateid: opened.stateid, access });
+            self.delegated(file, &opened.delegation);
         }
-        outcome
+        outcome.map(|opened| opened.stateid)
     }
 
     /// An operation under a file's open, which is opened anew if the server has dropped it.
-    async fn under_open(&self, slot: u32, file: &Handle, op: impl Fn(StateId) -> Op) -> Done {
+    async fn under_open(
+        &self,
+        slot: u32,
+        (file, access): (&Handle, open::ShareAccess),
+        op: impl Fn(StateId) -> Op,
+    ) -> Done {
         let mut again = false;
         loop {
-            let opened = self.opened(file).await;
+            let opened = self.opened(file, access).await;
             let stateid = match opened.result {
                 Ok(stateid) => stateid,
                 Err(Failure::Io) => {
@@ -501,8 +372,10 @@ impl Client {
             match done.status {
                 Err(error) if is_state_lost(error) => {
                     let mut opens = self.v4.opens.lock();
-                    if opens.get(file) == Some(&stateid) {
+                    if opens.get(file).is_some_and(|open| open.stateid == stateid) {
                         opens.remove(file);
+                        drop(opens);
+                        self.forget_delegation(file);
                     }
                 }
                 _ => {
@@ -525,7 +398,8 @@ impl Client {
         let stable = if stable { StableHow::FileSync } else { StableHow::Unstable };
         let op =
             |stateid| Op::Write(write::Args { stateid, offset, stable, data: data.clone().into() });
-        self.under_open(slot, file, op).await.last(|result| match result {
+        self.under_open(slot, (file, open::ShareAccess::BOTH), op).await.last(|result| match result
+        {
             OpRes::Write(Ok(written)) if written.count == len => Some(Written {
                 durable: written.committed == StableHow::FileSync,
                 verifier: written.verifier,
@@ -547,7 +421,7 @@ impl Client {
         let mut bytes: Vec<u8> = Vec::new();
         loop {
             let (offset, count) = (offset + bytes.len() as u64, count - bytes.len() as u32);
-            let done = self.under_open(0, file, |stateid| {
+            let done = self.under_open(0, (file, open::ShareAccess::READ), |stateid| {
                 let args = read::Args { stateid, offset, count };
                 if self.version == Version::V42 { Op::ReadPlus(args) } else { Op::Read(args) }
             });
@@ -574,7 +448,7 @@ impl Client {
             let attrs = Attrs { size: Some(size), ..Attrs::default() };
             Op::Setattr(setattr::Args { stateid, attrs: attrs.into() })
         };
-        self.under_open(0, file, op).await.last(|_| Some(()))
+        self.under_open(0, (file, open::ShareAccess::BOTH), op).await.last(|_| Some(()))
     }
 
     fn lock_op(&self, open_stateid: StateId, range: u64, reclaim: bool) -> Op {
@@ -596,7 +470,10 @@ impl Client {
 
     /// Takes a lock on a range of a file, if no other client has it.
     pub(crate) async fn take_lock(&self, file: &Handle, range: u64) -> Outcome<()> {
-        let done = self.under_open(0, file, |open| self.lock_op(open, range, false)).await;
+        let done = self.under_open(0, (file, open::ShareAccess::BOTH), |open| {
+            self.lock_op(open, range, false)
+        });
+        let done = done.await;
         let denied = matches!(done.results.last(), Some(OpRes::Lock(Err(Detailed::Detail(_)))));
         let outcome = done.last(|result| match result {
             OpRes::Lock(Ok(stateid)) => Some(stateid),

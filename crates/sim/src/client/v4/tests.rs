@@ -25,7 +25,7 @@ fn a_call_that_waits_keeps_its_slot_while_another_one_recovers_the_session() {
         world.start();
         let waiting = {
             let client = client.clone();
-            tokio::spawn(async move { client.opened(&other).await.result })
+            tokio::spawn(async move { client.opened(&other, open::ShareAccess::BOTH).await.result })
         };
         // Reclaims last longer than the pauses of the call that waits.
         world.disk.trouble(|trouble| trouble.slow_ms = 600);
