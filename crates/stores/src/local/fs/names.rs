@@ -126,7 +126,7 @@ impl LocalFs {
     fn moved(&self, file: &Statx, from: EntryName<'_>, to: EntryName<'_>) {
         let Some(id) = self.tree.nodes.by_ino(file.stx_ino) else { return };
         let place = |at: EntryName<'_>| nodes::Link { dir: at.dir.ino, name: at.name.into() };
-        self.tree.nodes.moved(id, &place(from), place(to));
+        self.tree.nodes.moved(id, file.stx_nlink > 1, &place(from), place(to));
     }
 
     /// Whether the file that was renamed to `name` may be a symbolic link: the one that was held before, or

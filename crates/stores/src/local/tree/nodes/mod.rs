@@ -223,15 +223,15 @@ impl Nodes {
         }
     }
 
-    /// A name of a file was renamed; its other names stay.
-    pub(in crate::local) fn moved(&self, id: FileId, from: &Link, to: Link) {
+    /// A name of a file was renamed; its other names stay, if it is `linked`: has several.
+    pub(in crate::local) fn moved(&self, id: FileId, linked: bool, from: &Link, to: Link) {
         let mut table = self.shared.table.write();
         table.forget(id.ino, from, self.shared.max_nodes);
         let Some(node) = table.nodes.get(&id.ino).filter(|n| n.generation == id.generation) else {
             return;
         };
-        // If it had no other name, it still has the one that is gone.
-        let has_other_names = node.place != *from;
+        // If the table knew no other name, the place is still the one that is gone.
+        let has_other_names = linked && node.place != *from;
         let seen = Seen { id, born: node.born, place: to, is_dir: node.is_dir, has_other_names };
         table.set(seen, self.shared.max_nodes);
         drop(table);

@@ -25,7 +25,7 @@ fn the_table_is_read_back() {
     let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
     nodes.remember((10..200).map(|i| seen(i, 2, &format!("file{i}"))));
     let from = seen(0, 2, "file10").place;
-    nodes.moved(FileId { ino: 10, generation: 100 }, &from, seen(0, 11, "moved").place);
+    nodes.moved(FileId { ino: 10, generation: 100 }, false, &from, seen(0, 11, "moved").place);
     nodes.forget(12, 2, b"file12", true);
     nodes.remember([seen(500, 2, "after")]);
     assert!(Nodes::open(dir.path(), ROOT, 1000).is_err(), "one process at a time");
@@ -118,13 +118,16 @@ fn a_linked_file_keeps_its_other_names_when_one_is_renamed() {
         names
     };
     // The name that is not the place, the place, and the only name that the table has.
-    nodes.moved(id, &link("a"), link("c"));
+    nodes.moved(id, true, &link("a"), link("c"));
     assert_eq!(names(&nodes, id), [link("b"), link("c")]);
-    nodes.moved(id, &link("c"), link("d"));
+    nodes.moved(id, true, &link("c"), link("d"));
     assert_eq!(names(&nodes, id), [link("b"), link("d")]);
     let other = seen(11, 2, "").id;
-    nodes.moved(other, &link("only"), link("now"));
+    nodes.moved(other, true, &link("only"), link("now"));
     assert_eq!(names(&nodes, other), [link("now")]);
+    // Another program has renamed it meanwhile.
+    nodes.moved(other, false, &link("unseen"), link("last"));
+    assert_eq!(names(&nodes, other), [link("last")]);
     drop(nodes);
     let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
     assert!(names(&nodes, id).contains(&link("b")), "the log has it, too");
@@ -199,7 +202,7 @@ fn entries_wait_in_memory_while_the_disk_is_full() {
     log.lock().file = Arc::new(full);
     nodes.remember([seen(10, 2, "one"), seen(11, 2, "two")]);
     let id = FileId { ino: 11, generation: 110 };
-    nodes.moved(id, &seen(0, 2, "two").place, seen(0, 2, "three").place);
+    nodes.moved(id, false, &seen(0, 2, "two").place, seen(0, 2, "three").place);
     assert_eq!(place_of(&nodes, 10), Some((2, "one".into())));
     assert!(log.lock().is_failing());
     assert_eq!(LastExit::read(dir.path()), LastExit::Missing, "the log is not to be believed now");
@@ -229,7 +232,7 @@ fn a_log_is_compacted_while_others_append() {
                 nodes.forget(10 + i * 3, 2, b"before", true);
                 nodes.remember([seen(30_000 + i, 2, "meanwhile")]);
                 let id = FileId { ino: 11 + i * 3, generation: (11 + i * 3) * 10 };
-                nodes.moved(id, &seen(0, 2, "before").place, seen(0, 2, "moved").place);
+                nodes.moved(id, false, &seen(0, 2, "before").place, seen(0, 2, "moved").place);
             }
         });
         while !changes.is_finished() {
