@@ -630,7 +630,10 @@ impl Mount for FsShared {
         }
         drop(table);
         mapping.prune_left();
-        drop(closed);
+        if !closed.is_empty() {
+            // A disk that does not answer may hold this up.
+            self.dirty.lane.tasks.spawn(async move { drop(closed) });
+        }
     }
 }
 

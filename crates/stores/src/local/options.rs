@@ -3,8 +3,8 @@
 use super::data::engine::IoEngine;
 use std::path::PathBuf;
 
-/// How a program makes a call that may hold its thread up: it calls the closure exactly once, on the same thread, before
-/// it returns.
+/// How a program makes a call that may hold its thread up: it calls the closure exactly once, on the same
+/// thread, before it returns.
 ///
 /// A thread that has other work hands it on first. With tokio's multi-threaded runtime, `tokio::task::block_in_place`
 /// does so.
@@ -27,7 +27,7 @@ pub struct LocalOptions {
     pub dir_fds: Option<usize>,
     /// Most names that a call examines to find a file that another program moved.
     pub search_entries: usize,
-    /// How metadata calls are made, which a disk that does not answer holds up. By default, with no precaution.
+    /// How to make a metadata call, which a disk that does not answer may hold up. By default: without precaution.
     pub in_place: InPlace,
 }
 

@@ -3,8 +3,8 @@
 //! A local store makes its metadata calls on the calling thread, and a slow or dead disk can hold each of them up. Two
 //! things keep them from stopping what else the runtime does:
 //!
-//! 1. At most half of the runtime's threads are in such calls. A thread that would be one more hands its other work to
-//!    a further thread first ([`in_place`]), which takes some ten microseconds.
+//! 1. A quarter of the runtime's threads keep out of such calls. A thread that would be one too many hands its other
+//!    work to a further thread first ([`in_place`]), which takes some ten microseconds.
 //! 2. One thread of a tokio runtime waits for sockets and timers. When an event comes, the thread executes the task
 //!    that the event wakes, and no other thread waits meanwhile, unless there is work for it, too. So one call could
 //!    stop all connections. A thread of its own, `weir-attend`, looks at the runtime's threads, and when one has not
@@ -14,19 +14,20 @@
 //! One task may still wait for a thread that is held up: the last that this thread has woken, which tokio lets no other
 //! thread execute.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
-use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
+use tokio::runtime::{Builder, Handle, Runtime};
 use weir_tools::failure::{Asked, Result};
 
 /// How often `weir-attend` looks, while tasks are executed and while none are.
 const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
 
-/// Most threads besides the runtime's own: those that calls hold, which are at most 256 for each store, and others.
+/// Most threads besides the runtime's own: those that calls hold up, mostly.
 const FURTHER_THREADS: usize = 8192;
 
 /// A runtime with the default number of threads.
@@ -40,8 +41,8 @@ pub(crate) fn runtime_with(threads: Option<NonZeroUsize>) -> Result<Runtime> {
     let usual = || std::thread::available_parallelism().map_or(4, |n| n.get().max(4));
     let threads = threads.map_or_else(usual, NonZeroUsize::get);
     let mut builder = Builder::new_multi_thread();
-    let runtime =
-        builder.worker_threads(threads).max_blocking_threads(FURTHER_THREADS).enable_all().build();
+    builder.worker_threads(threads).max_blocking_threads(FURTHER_THREADS).enable_all();
+    let runtime = builder.on_thread_start(move || THREADS.set(threads)).build();
     let runtime = runtime.asked(|| "start threads".into())?;
     if threads > 1 {
         let (alive, ended) = channel();
@@ -57,6 +58,11 @@ pub(crate) fn runtime_with(threads: Option<NonZeroUsize>) -> Result<Runtime> {
     Ok(runtime)
 }
 
+thread_local! {
+    /// How many threads the runtime has to which this thread belongs.
+    static THREADS: Cell<usize> = const { Cell::new(0) };
+}
+
 /// Makes a call that may hold its thread up (see [`InPlace`](weir_stores::local::InPlace)).
 pub(crate) fn in_place(call: &mut dyn FnMut()) {
     /// Threads of the runtime that are in calls and have not handed on their other work.
@@ -67,22 +73,18 @@ pub(crate) fn in_place(call: &mut dyn FnMut()) {
             HELD.fetch_sub(1, Ordering::AcqRel);
         }
     }
-    let Some(threads) = threads() else { return call() };
+    let threads = THREADS.get();
+    if threads == 0 {
+        // No thread of a runtime.
+        return call();
+    }
     let before = HELD.fetch_add(1, Ordering::AcqRel);
     let held = Held;
-    if before < threads / 2 {
+    if before < threads - (threads / 4).max(1) {
         return call();
     }
     drop(held);
     tokio::task::block_in_place(call);
-}
-
-/// The number of threads of the runtime whose task this thread executes.
-fn threads() -> Option<usize> {
-    tokio::task::try_id()?;
-    let runtime = Handle::try_current().ok()?;
-    (runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
-        .then(|| runtime.metrics().num_workers())
 }
 
 /// Keeps a thread at the sockets and timers, until the runtime has ended.

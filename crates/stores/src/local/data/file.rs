@@ -426,13 +426,16 @@ impl OpenFile for LocalFile {
     }
 
     async fn getattr(&self) -> Result<Attr> {
-        let stat = self.io.calls.make(|| self.stat()).await?;
-        let mut attr = crate::local::attr::attr_of(self.inode.id, self.io.fsid, &stat);
-        self.inode.looked(&self.io, attr.change);
-        if !self.io.stamps.fine {
-            attr.change = self.inode.refine(attr.change);
-        }
-        Ok(attr)
+        let get = || {
+            let stat = self.stat()?;
+            let mut attr = crate::local::attr::attr_of(self.inode.id, self.io.fsid, &stat);
+            self.inode.looked(&self.io, attr.change);
+            if !self.io.stamps.fine {
+                attr.change = self.inode.refine(attr.change);
+            }
+            Ok(attr)
+        };
+        self.io.calls.make(get).await
     }
 
     fn changes_by_others(&self) -> Option<u64> {
@@ -440,19 +443,11 @@ impl OpenFile for LocalFile {
     }
 
     fn submit_read(&self, op: ReadOp) {
-        let calls = &self.io.calls;
-        match calls.place() {
-            Ok(_place) => calls.run(|| self.start_read(op)),
-            Err(error) => op.complete(Err(error)),
-        }
+        self.io.calls.run(|| self.start_read(op));
     }
 
     fn submit_write(&self, op: WriteOp) {
-        let calls = &self.io.calls;
-        match calls.place() {
-            Ok(_place) => calls.run(|| self.start_write(op)),
-            Err(error) => op.complete(Err(error)),
-        }
+        self.io.calls.run(|| self.start_write(op));
     }
 
     async fn sync(&self, data_only: bool) -> Result<()> {
@@ -474,12 +469,10 @@ impl OpenFile for LocalFile {
         if size > self.io.max_file_size {
             return Err(Error::TooBig);
         }
-        let truncate = || rustix::fs::ftruncate(&*self.file, size);
         let set = || {
-            Ok(self
-                .inode
-                .changing(&self.io, self.file.as_fd(), truncate)
-                .map_err(io::Error::from)?)
+            let truncate = || rustix::fs::ftruncate(&*self.file, size);
+            let set = self.inode.changing(&self.io, self.file.as_fd(), truncate);
+            Ok(set.map_err(io::Error::from)?)
         };
         self.io.calls.make(set).await
     }
@@ -550,18 +543,16 @@ impl OpenFile for LocalFile {
         // The kernel grants exclusive locks only on files open for writing.
         let exclusive = lock.exclusive && self.access.contains(Access::WRITE);
         let lock = Lock { exclusive, ..lock };
-        let take = || sys::lock(self.file.as_fd(), LockCommand::Take, lock);
-        Ok(self.io.calls.run(take).map(drop)?)
+        Ok(sys::lock(self.file.as_fd(), LockCommand::Take, lock).map(drop)?)
     }
 
     fn program_test_lock(&self, lock: Lock) -> Result<Option<Lock>> {
-        Ok(self.io.calls.run(|| sys::lock(self.file.as_fd(), LockCommand::Test, lock))?)
+        Ok(sys::lock(self.file.as_fd(), LockCommand::Test, lock)?)
     }
 
     fn program_unlock(&self, range: LockRange) -> Result<()> {
         let lock = Lock { range, exclusive: false };
-        let free = || sys::lock(self.file.as_fd(), LockCommand::Free, lock);
-        Ok(self.io.calls.run(free).map(drop)?)
+        Ok(sys::lock(self.file.as_fd(), LockCommand::Free, lock).map(drop)?)
     }
 
     async fn test_lock(&self, owner: LockOwner, lock: Lock) -> Result<Option<Lock>> {

@@ -252,10 +252,14 @@ impl Reloads {
             info!("admission rules changed: {:?}", settings.admission);
         }
         let before = std::mem::replace(&mut self.settings, settings);
-        if log_exports(&before.exports, &self.settings.exports)
-            && let Err(error) = self.stores.cache().flush().await
-        {
-            error!("cannot write out dirty data of a removed export: {error}");
+        if log_exports(&before.exports, &self.settings.exports) {
+            let cache = self.stores.cache().clone();
+            // A disk that does not answer may hold this up, and signals must be followed.
+            tokio::spawn(async move {
+                if let Err(error) = cache.flush().await {
+                    error!("cannot write out dirty data of a removed export: {error}");
+                }
+            });
         }
         Ok(())
     }
