@@ -68,7 +68,7 @@ pub(crate) use tables::delegation_filter::{ChangeGuard, Filter};
 pub(crate) use tables::lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};
 pub(crate) use tables::lock_waiters::Freed;
 pub(crate) use tables::nlm::{GrantedLock, NlmError, NlmLock, NlmOwner, ReplyTo};
-pub(crate) use tables::open::{Claim, Io, OpenRequest, OpenSnapshot, Use, WriteInProgress};
+pub(crate) use tables::open::{Claim, Io, OpenRequest, Use, WriteInProgress};
 pub(crate) use tables::reclaim_denied::ReclaimDenied;
 pub(crate) use tables::revoked::Why;
 pub(crate) use tables::store_locks::{OpenedStoreLocks, StoreLocks};

@@ -356,11 +356,10 @@ fn an_open_that_is_undone_leaves_no_locks_of_a_returned_delegation() {
     state.lock(lock_under(id, a, true), T0).unwrap();
     // An OPEN of another owner is in progress when the client returns the delegation, and then fails.
     let other = OpenRequest { owner: "other".into(), ..request(a, WRITE) };
-    let before = state.opened(a, &other.owner, NODE);
     let opened = state.open(other, T0).unwrap();
     state.return_delegation(a, id, NODE).unwrap();
     assert!(state.locks.iter().all(|(_, lock)| lock.open == opened.key));
-    state.undo_open(opened, before);
+    state.undo_open(opened);
     assert!(state.locks.len() == 0 && state.files.is_empty());
 }
 
