@@ -313,6 +313,10 @@ impl World {
     }
 
     fn step(&mut self) {
+        if self.coin() {
+            // Until the records are written, nothing is granted.
+            self.state.take_unwritten();
+        }
         match self.below(20) {
             0..3 => self.open(),
             3..7 => self.lock(),

@@ -26,7 +26,8 @@ impl<F: Clone> State<F> {
     /// LOCK.
     ///
     /// # Errors
-    /// The stateid is wrong, the grace period forbids it, or the lock is denied or would deadlock.
+    /// The stateid is wrong, the grace period forbids it, or the lock is denied or would deadlock; or
+    /// [`StateError::Unsettled`].
     pub(crate) fn lock(
         &mut self,
         request: LockRequest,
@@ -277,6 +278,7 @@ impl<F: Clone> State<F> {
         if let Some(conflict) = self.conflict(node, holder, range, exclusive, now) {
             return Err(LockError::Denied(conflict));
         }
+        self.check_settled()?;
         self.lock_in_store(node, range, exclusive).map_err(LockError::Denied)?;
         let locked =
             self.change_ranges(node, range, holder, |ranges| ranges.lock(holder, range, exclusive));

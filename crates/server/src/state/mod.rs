@@ -12,7 +12,8 @@
 //!    what it holds, or until it has been silent for [`Limits::courtesy`].
 //! 3. A client gets opens only while it is on disk ([`Client::is_recorded`]). A client whose state
 //!    was revoked may not reclaim it after a restart: the transition that revokes it adds the owner
-//!    to [`State::take_unwritten`], and the reply waits until that is on disk.
+//!    to [`State::take_unwritten`]. Until that is on disk, no transition grants an open, a lock or a
+//!    reservation of a host ([`State::check_settled`]), and replies wait.
 //! 4. Every table is bounded ([`Limits`]), and each client has a share of it. State of clients
 //!    with an expired lease is reclaimed first (`quota`).
 

@@ -35,8 +35,8 @@ impl<F: Clone> State<F> {
     /// [`keep_open`](Self::keep_open) or [`undo_open`](Self::undo_open).
     ///
     /// # Errors
-    /// [`StateError::Delegated`], [`StateError::ShareDenied`], [`StateError::Unrecorded`]; the
-    /// grace period forbids it; or a limit is reached.
+    /// [`StateError::Delegated`], [`StateError::ShareDenied`], [`StateError::Unrecorded`],
+    /// [`StateError::Unsettled`]; the grace period forbids it; or a limit is reached.
     pub(crate) fn open(
         &mut self,
         request: OpenRequest<F>,
@@ -68,7 +68,10 @@ impl<F: Clone> State<F> {
             return Err(StateError::ShareDenied);
         }
         let key = match self.opens.of_owner(client, &owner, node) {
-            Some(key) => key,
+            Some(key) => {
+                self.check_settled()?;
+                key
+            }
             None => {
                 // A delegation promises one open. The client may not turn it into any number of
                 // them by naming more owners.
@@ -78,6 +81,7 @@ impl<F: Clone> State<F> {
                     Claim::Delegated => !self.has_open(client, node),
                 };
                 self.check_quota(Resource::Open, Requester::of(client, again), now)?;
+                self.check_settled()?;
                 let key = self.new_key();
                 let open = Open {
                     client,

@@ -156,7 +156,7 @@ mod tests {
     use crate::state::tests::{
         LEASE, NODE, READ, T0, WRITE, lock_under, owner, ready, request, state_after,
     };
-    use crate::state::{OpenRequest, Share};
+    use crate::state::{LockError, OpenRequest, Share};
     use weir_vfs::{Access, FileId};
 
     const OVER: Duration = Duration::from_secs(91);
@@ -171,8 +171,11 @@ mod tests {
         let other = state.open(OpenRequest { node: OTHER, ..request(a, READ) }, T0).unwrap();
         let open_b = state.open(request(b, WRITE), OVER).unwrap();
         assert!(LEASE < OVER);
-        state.lock(lock_under(open_b, b, true), OVER).unwrap();
+        let lock_b = lock_under(open_b, b, true);
+        let unsettled = Err(LockError::State(StateError::Unsettled));
+        assert_eq!(state.lock(lock_b.clone(), OVER), unsettled);
         assert_eq!(state.take_unwritten(), [owner("a")], "it may not reclaim it");
+        state.lock(lock_b, OVER).unwrap();
 
         let io = |state: &mut crate::state::State<char>, id, node| {
             state.io(Some(a), id, node, Access::READ).map(|_| ())
@@ -199,6 +202,8 @@ mod tests {
         let alone = Share { access: Access::WRITE, deny: Access::WRITE };
         let open_a = state.open(request(a, alone), T0).unwrap();
         let locked = state.lock(lock_under(open_a, a, true), T0).unwrap();
+        assert_eq!(state.open(request(b, WRITE), OVER), Err(StateError::Unsettled));
+        assert_eq!(state.take_unwritten(), [owner("a")]);
         state.open(request(b, WRITE), OVER).unwrap();
         for id in [open_a, locked] {
             assert_eq!(state.test_stateid(a, id), Err(StateError::Expired));

@@ -238,8 +238,11 @@ fn a_silent_client_keeps_its_state_until_a_conflict() {
     assert_eq!(holder.client, a);
 
     let later = LEASE + Duration::from_secs(3);
-    state.lock(lock_under(open_b, b, true), later).unwrap();
+    let lock_b = lock_under(open_b, b, true);
+    let unsettled = Err(LockError::State(StateError::Unsettled));
+    assert_eq!(state.lock(lock_b.clone(), later), unsettled);
     assert_eq!(state.take_unwritten(), [owner("a")]);
+    state.lock(lock_b, later).unwrap();
     assert_eq!(state.test_stateid(a, locked), Err(StateError::Expired));
     assert_eq!(state.counts(), (1, 1));
 }
@@ -406,9 +409,10 @@ fn a_client_that_leaves_in_grace_and_returns_is_recorded_again() {
     assert_eq!(state.record_of(&owner("a")), None, "the record is removed");
     let again = state.clients.exchange_id(owner("a"), [1; 8], principal(), false, T0).unwrap().id;
     state.confirm(again, &principal(), T0).unwrap();
-    let opened = state.open(OpenRequest { claim: Claim::Reclaim, ..request(again, READ) }, T0);
-    assert!(opened.is_ok() && state.record_of(&owner("a")).is_some());
-    assert_eq!(state.take_unwritten(), [owner("a")], "before the client learns of its state");
+    let reclaim = OpenRequest { claim: Claim::Reclaim, ..request(again, READ) };
+    assert_eq!(state.open(reclaim.clone(), T0), Err(StateError::Unsettled));
+    assert_eq!(state.take_unwritten(), [owner("a")], "before the client gets its state");
+    assert!(state.open(reclaim, T0).is_ok() && state.record_of(&owner("a")).is_some());
 }
 
 #[test]

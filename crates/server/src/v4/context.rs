@@ -19,6 +19,7 @@ use crate::v4::nfs4::Nfs4;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::error;
 use weir_nfs::v4::types::StateId;
 use weir_nfs::v4::{Error, types};
 use weir_pagecache::{CachedFs, File};
@@ -449,6 +450,14 @@ impl Context {
         let export = self.exports.get(first.export).map_err(of_handle)?;
         let nodes = changed.iter().map(|node| node.id);
         self.services.committer.commit(export, nodes).await.map_err(of_vfs)
+    }
+
+    /// Records on disk the state that transitions have revoked, before it is granted to another client.
+    pub(crate) async fn settle(&self) -> Result<(), Error> {
+        self.services.records.write_due().await.map_err(|error| {
+            error!("cannot write the state database: {error}");
+            Error::ServerFault
+        })
     }
 
     /// The error for I/O on a file that is not a regular file.

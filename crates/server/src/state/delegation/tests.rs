@@ -4,7 +4,7 @@ use super::*;
 use crate::state::client::OwnerName;
 use crate::state::share::Share;
 use crate::state::tests::{
-    LEASE, NODE, READ, T0, WRITE, lock_under, principal, ready, request, state_after,
+    LEASE, NODE, READ, T0, WRITE, lock_under, owner, principal, ready, request, state_after,
 };
 use crate::state::{Account, Answer, CallbackCred, CallbackService, Channel, Claim, Ids};
 use crate::state::{OpenRequest, Owner, StateRef, Times, Use};
@@ -245,6 +245,7 @@ fn a_delegation_is_not_revoked_before_the_writes_under_it_are_done() {
     drop(writing);
     assert!(!state.recall(NODE, Touch::Read, Some(b), LEASE * 2).pending);
     assert_eq!(state.test_stateid(a, id), Err(StateError::Revoked));
+    assert_eq!(state.take_unwritten(), [owner("a")]);
     assert!(state.open(request(b, READ), LEASE * 2).is_ok());
     drop(reading);
 }

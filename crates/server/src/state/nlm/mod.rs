@@ -276,6 +276,7 @@ impl<F: Clone> State<F> {
         };
         let quota = self.check_quota_for(more, Resource::Open, requester, now);
         quota.map_err(|_| NlmError::TooMany)?;
+        self.check_settled().map_err(|_| NlmError::Unsettled)?;
         self.drop_shares(node, |other| other == owner);
         self.files.entry(node).or_default().shares.push((owner.clone(), share));
         self.tallies.opens.add_at(admission::host(owner.host), 1);

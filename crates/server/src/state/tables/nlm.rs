@@ -1,6 +1,7 @@
 //! NLM hosts, their owners, and the locks that they wait for.
 
 use crate::handle::Node;
+use crate::state::error::StateError;
 use crate::state::tables::lock::{Holder, LockError};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -76,6 +77,8 @@ pub(crate) enum NlmError {
     Deadlock,
     /// A conflicting delegation must be recalled first.
     Delegated,
+    /// Changes of client records must be on disk before anything is granted.
+    Unsettled,
     /// A table is full.
     TooMany,
 }
@@ -85,6 +88,7 @@ impl From<LockError> for NlmError {
         match error {
             LockError::Denied(conflict) => Self::Denied(conflict),
             LockError::Deadlock => Self::Deadlock,
+            LockError::State(StateError::Unsettled) => Self::Unsettled,
             LockError::State(_) => Self::TooMany,
         }
     }

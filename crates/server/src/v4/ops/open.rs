@@ -386,16 +386,21 @@ async fn take_share(
         }
         opened
     };
-    let mut opened = take(request.clone());
-    if matches!(opened, Err(StateError::Unrecorded)) {
-        let recorded = cx.services.records.record(client).await;
-        recorded.map_err(|error| {
-            error!("cannot write the state database: {error}");
-            Error::ServerFault
-        })?;
-        opened = take(request);
-    }
-    let id = opened.map_err(of_state)?;
+    let mut is_recorded = false;
+    let id = loop {
+        match take(request.clone()) {
+            Err(StateError::Unrecorded) if !is_recorded => {
+                is_recorded = true;
+                let recorded = cx.services.records.record(client).await;
+                recorded.map_err(|error| {
+                    error!("cannot write the state database: {error}");
+                    Error::ServerFault
+                })?;
+            }
+            Err(StateError::Unsettled) => cx.settle().await?,
+            opened => break opened.map_err(of_state)?,
+        }
+    };
     Ok(OpenInProgress { services: cx.services.clone(), id, is_kept: false })
 }
 
