@@ -536,8 +536,10 @@ impl World {
                 }
             }
         }
-        let granting = state.nlm.granting.values();
-        hosts.extend(granting.flat_map(|g| g.before.iter().map(|_| g.owner.host)));
+        let logs = state.nlm.logs.iter();
+        hosts.extend(logs.flat_map(|((owner, _), log)| (0..log.counted()).map(|_| owner.host)));
+        let granting = state.nlm.granting.values().map(|g| (g.owner.clone(), g.node));
+        assert_eq!(granting.collect::<HashSet<_>>(), state.nlm.logs.keys().cloned().collect());
         self.check_tally(&state.tallies.ranges, clients.into_iter(), hosts.into_iter());
         let waits = &state.lock_waiters;
         assert_eq!(waits.listed, waits.files.values().map(Vec::len).sum::<usize>());

@@ -2,6 +2,7 @@
 
 pub(super) mod delegation;
 pub(super) mod delegation_filter;
+pub(super) mod grant_log;
 pub(super) mod lapsed;
 pub(super) mod lock;
 pub(super) mod lock_states;
