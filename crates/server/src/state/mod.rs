@@ -9,7 +9,8 @@
 //!
 //! 1. State belongs to a confirmed client and is freed with it ([`State::purge`]).
 //! 2. A client that does not renew its lease keeps its state (courtesy) until another client needs
-//!    what it holds, or until it has been silent for [`Limits::courtesy`].
+//!    what it holds, or until it has been silent for [`Limits::courtesy`]. A call in progress keeps
+//!    it; in a session only what the client has in the exports that the call uses.
 //! 3. A client gets opens only while it is on disk ([`Client::is_recorded`]). A client whose state
 //!    was revoked may not reclaim it after a restart: the transition that revokes it adds the owner
 //!    to [`State::take_unwritten`]. Until that is on disk, no transition grants an open, a lock or a
@@ -61,6 +62,7 @@ pub(crate) use session::{SequenceArgs, Sequenced, SessionId};
 pub(crate) use share::Share;
 pub(crate) use stateid::{StateId, StateKey, StateRef};
 pub(crate) use table::State;
+pub(crate) use tables::calls::CallUses;
 pub(crate) use tables::delegation::{
     Answer, DelegationKind, DelegationRequest, Grant, Referring, Times, Touch, Wanted, WhyNot,
     Writer,

@@ -36,23 +36,31 @@ const MAX: usize = 64 << 10;
 
 impl<F: Clone> State<F> {
     /// Revokes an open of a client whose lease has expired, because another client needs what it
-    /// holds. Returns whether the lease has expired.
+    /// holds. Returns whether it did: the lease may not have expired, or a call may use the file.
     pub(super) fn revoke_if_expired(
         &mut self,
         client: ClientId,
         key: Option<StateKey>,
         now: Duration,
     ) -> bool {
-        if !self.clients.get(client).is_ok_and(|c| self.clients.is_expired(c, now)) {
-            return false;
-        }
-        match key {
-            Some(key) if self.clients.get(client).is_ok_and(|c| c.owner.sessions) => {
-                self.revoke(key, Why::Expired);
+        let Ok(of) = self.clients.get(client) else { return false };
+        let open = key.and_then(|key| Some((key, self.opens.get(key)?.node.export)));
+        match open {
+            Some((key, export)) if of.owner.sessions => {
+                let lets_go = self.clients.lets_go(of, export, now);
+                if lets_go {
+                    self.revoke(key, Why::Expired);
+                }
+                lets_go
             }
-            _ => self.purge_silent(client),
+            _ => {
+                let is_expired = self.clients.is_expired(of, now);
+                if is_expired {
+                    self.purge_silent(client);
+                }
+                is_expired
+            }
         }
-        true
     }
 
     /// Like [`revoke_if_expired`](Self::revoke_if_expired), for the open under which an owner has

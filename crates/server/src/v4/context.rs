@@ -11,8 +11,8 @@ use crate::peer::Peer;
 use crate::replies::{NoRoom, ReplyMemory};
 use crate::services::Services;
 use crate::state::{
-    Channel, ClientId, LockOwner, Principal, Referring, SessionId, State, StateRef, Touch,
-    WriteInProgress,
+    CallUses, Channel, ClientId, LockOwner, Principal, Referring, SessionId, State, StateRef,
+    Touch, WriteInProgress,
 };
 use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
@@ -82,6 +82,8 @@ pub(crate) struct Context {
     pub(crate) changed: Mutex<Vec<Node>>,
     /// The client of minor version 0 whose call this is.
     pub(crate) renewing: Renewing,
+    /// The exports that this uses of the session's client.
+    pub(crate) uses: CallUses,
     /// A cached reply, to be sent instead of the one under construction.
     pub(crate) replay: Option<bytes::Bytes>,
 }

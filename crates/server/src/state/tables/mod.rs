@@ -1,5 +1,6 @@
 //! What the tables of the state hold. The transitions are beside this folder.
 
+pub(super) mod calls;
 pub(super) mod delegation;
 pub(super) mod delegation_filter;
 pub(super) mod grant_log;

@@ -3,7 +3,7 @@
 
 use super::callbacks;
 use super::delegations::{WANT_READ, WANT_WRITE, delegation, open_as};
-use super::exports::{cache, export, serve, walk};
+use super::exports::{cache, export, serve, serve_adjusted, walk};
 use super::v40::introduce_at;
 use super::*;
 use futures_util::FutureExt;
@@ -575,4 +575,51 @@ async fn a_client_keeps_its_lease_while_the_store_delays_its_call() {
         CLOCK.advance(LEASE * 2);
         assert_eq!(b.run(taken).await.status, Ok(()), "version 4.{minor}");
     }
+}
+
+#[tokio::test]
+async fn a_call_that_hangs_in_one_export_keeps_no_state_in_another() {
+    static CLOCK: LazyLock<Arc<ManualClock>> = LazyLock::new(Arc::default);
+    const LEASE: Duration = Duration::from_secs(90);
+    const DENY_ALL: u32 = 3;
+    let (cache, store) = (cache(), store());
+    let hangs = export(&cache, "/hangs", ExportOptions::default());
+    let hangs = Export { fs: cache.mount(store.clone()), ..hangs };
+    let other = export(&cache, "/other", ExportOptions::default());
+    let f = serve_adjusted(vec![hangs, other], |config| config.clock = CLOCK.clone()).await;
+    let (mut a, mut b) = (f.client("a").await, f.client("b").await);
+    let opens = |c: &Client, path, name, deny| {
+        let mut ops = walk(path);
+        ops.push(c.open_op(name, deny));
+        ops
+    };
+    for path in ["/hangs", "/other"] {
+        a.ok(opens(&a, path, "file", DENY_ALL)).await;
+    }
+    hold(&store, Call::Create);
+    let delayed = a.run(opens(&a, "/hangs", "new", 0));
+    let meanwhile = async {
+        held(&store).await;
+        CLOCK.advance(LEASE * 2);
+        let taken = |c: &Client, path| match opens(c, path, "file", 0).pop() {
+            Some(Op::Open(args)) => {
+                let args = open::Args { how: open::How::NoCreate, ..args };
+                let mut ops = walk(path);
+                ops.push(Op::Open(args));
+                ops
+            }
+            other => panic!("{other:?}"),
+        };
+        let ops = ["/hangs", "/other"].map(|path| taken(&b, path));
+        let mut statuses = Vec::new();
+        for ops in ops {
+            statuses.push(b.run(ops).await.status);
+        }
+        let_go(&store);
+        statuses
+    };
+    let (reply, statuses) = tokio::join!(delayed, meanwhile);
+    assert_eq!((reply.status, statuses), (Ok(()), vec![Err(Error::ShareDenied), Ok(())]));
+    a.ok(vec![]).await;
+    assert_eq!(a.status_flags, sequence::StatusFlags::EXPIRED_SOME_STATE_REVOKED);
 }
