@@ -9,7 +9,6 @@ use crate::admission;
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName, Principal};
 use crate::state::error::StateError;
-use crate::state::lock_waiters::merged;
 use crate::state::quota::Requester;
 use crate::state::refused::Resource;
 use crate::state::stateid::{StateId, StateKey, check_seq, next_seq};
@@ -18,6 +17,7 @@ use crate::state::tables::lock::{
     Holder, LockError, LockOwner, LockRequest, LockState, LockTarget,
 };
 use crate::state::tables::lock_waiters::{Wait, WantedLock};
+use crate::state::tables::ranges::merged;
 use std::collections::HashMap;
 use std::time::Duration;
 use weir_vfs::{Access, LockConflict as Conflict, LockRange as Range, RangeLocks};

@@ -420,8 +420,8 @@ impl<F: Clone> State<F> {
         self.is_writing = is_writing;
     }
 
-    /// Checks that a transition may grant something: what it or an earlier one has revoked, perhaps for this, is on disk.
-    /// A grant before that would have to be taken back if the disk record failed.
+    /// Checks that a transition may grant something: what it or an earlier one has revoked, perhaps
+    /// for this, is on disk. An earlier grant would have to be taken back if the record failed.
     ///
     /// # Errors
     /// [`StateError::Unsettled`]: nothing is granted; the caller writes the records and tries again.

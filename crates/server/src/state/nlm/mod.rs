@@ -35,12 +35,13 @@ use crate::state::refused::Resource;
 use crate::state::share::Share;
 use crate::state::table::State;
 use crate::state::tables::delegation::Touch;
-use crate::state::tables::grant_log::{GrantLog, overlap, within};
+use crate::state::tables::grant_log::GrantLog;
 use crate::state::tables::lock::{Holder, LockError};
 use crate::state::tables::lock_waiters::WantedLock;
 use crate::state::tables::nlm::{
     ASK_AGAIN, GrantedLock, Host, HostRun, NlmError, NlmLock, NlmOwner, QueuedLock,
 };
+use crate::state::tables::ranges::{overlap, within};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -135,8 +136,8 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// LOCK. A request that repeats a queued one replaces it, at the end of the queue. A reclaim is not queued: it would
-    /// be granted what its host did not hold, perhaps before the hosts that did.
+    /// LOCK. A request that repeats a queued one replaces it, at the end of the queue. A reclaim is not
+    /// queued: its host would be granted what it did not hold, perhaps before the hosts that did.
     ///
     /// # Errors
     /// [`NlmError::Blocked`] if the request is queued, otherwise why it is refused.

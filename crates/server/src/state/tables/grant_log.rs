@@ -5,7 +5,7 @@
 //!    holds there.
 //! 2. An entry of a grant goes with it if the host rejects it; the other entries stay.
 
-use crate::state::lock_waiters::merged;
+use crate::state::tables::ranges::{merged, overlap, within};
 use weir_vfs::{Lock, LockRange as Range};
 
 /// The log of one owner and file.
@@ -105,16 +105,6 @@ impl GrantLog {
     fn covered(&self) -> Vec<Range> {
         merged(self.granted.iter().map(|(_, range)| *range).collect())
     }
-}
-
-/// Whether two ranges have a byte in common.
-pub(in crate::state) fn overlap(a: Range, b: Range) -> bool {
-    a.start < b.end && b.start < a.end
-}
-
-/// The part of a range within one that overlaps it.
-pub(in crate::state) fn within(range: Range, other: Range) -> Range {
-    Range { start: range.start.max(other.start), end: range.end.min(other.end) }
 }
 
 /// What is left of a lock after a range is unlocked.

@@ -11,6 +11,7 @@ pub(super) mod lock_waiters;
 pub(super) mod nlm;
 pub(super) mod open;
 pub(super) mod opens;
+pub(super) mod ranges;
 pub(super) mod reclaim_denied;
 pub(super) mod revoked;
 pub(super) mod store_locks;
