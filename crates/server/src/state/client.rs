@@ -19,6 +19,7 @@ use crate::admission::ClientCharge;
 use crate::state::error::StateError;
 use crate::state::ids::Ids;
 use crate::state::stateid::StateKey;
+use crate::state::tables::calls::ExportsInUse;
 use crate::state::tables::reclaim_denied::ReclaimDenied;
 use crate::state::tables::revoked::Revoked;
 use bytes::Bytes;
@@ -76,6 +77,8 @@ pub(crate) struct Client {
     pub(crate) renewed: Duration,
     /// Its calls in progress, during which it is not silent.
     pub(crate) calls: usize,
+    /// The exports that these use, in sessions.
+    pub(crate) in_use: Arc<ExportsInUse>,
     /// The verifier of its last SETCLIENTID_CONFIRM (minor version 0).
     pub(crate) confirmation: Option<[u8; 8]>,
     /// The sequence number of its next CREATE_SESSION.
@@ -211,6 +214,17 @@ impl Clients {
         client.calls == 0 && now.saturating_sub(client.renewed) > self.lease
     }
 
+    /// Whether what a client has in an export may be taken from it: its lease is over, but for calls in progress that
+    /// do not use the export. A client of minor version 0 keeps all during its calls: it can only lose all.
+    pub(super) fn lets_go(&self, client: &Client, export: u16, now: Duration) -> bool {
+        let is_over = now.saturating_sub(client.renewed) > self.lease;
+        let is_used = match client.owner.sessions {
+            true => client.in_use.has(export),
+            false => client.calls > 0,
+        };
+        is_over && !is_used
+    }
+
     /// Renews a lease for as long as a call is in progress: until [`end_call`](Self::end_call).
     pub(crate) fn begin_call(&mut self, id: ClientId, now: Duration) {
         if let Some(client) = self.by_id.get_mut(&id) {
@@ -342,6 +356,7 @@ impl Clients {
             confirmed: false,
             renewed: now,
             calls: 0,
+            in_use: Arc::default(),
             confirmation: None,
             next_create: 1,
             last_create: None,

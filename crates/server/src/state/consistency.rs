@@ -67,9 +67,9 @@ struct World {
     opens: Vec<(ClientId, StateId, Node)>,
     locks: Vec<(ClientId, StateId, Node)>,
     delegations: Vec<(ClientId, StateId, Node)>,
-    /// Opens that may still be undone.
-    undoable: Vec<(StateId, OpenSnapshot)>,
-    /// Opens whose truncation is in progress.
+    /// OPENs in progress.
+    pending: Vec<StateId>,
+    /// Those of them that truncate.
     truncating: Vec<StateId>,
     reserved: Vec<ClientId>,
     grants: Vec<u64>,
@@ -99,7 +99,7 @@ impl World {
             opens: Vec::new(),
             locks: Vec::new(),
             delegations: Vec::new(),
-            undoable: Vec::new(),
+            pending: Vec::new(),
             truncating: Vec::new(),
             reserved: Vec::new(),
             grants: Vec::new(),
@@ -222,10 +222,9 @@ impl World {
         let owner = name.into();
         let opens =
             OpenRequest { node, confirm, owner, claim, truncates, ..request(client, share) };
-        let before = self.state.opened(client, &opens.owner, node);
         if let Ok(id) = self.state.open(opens, now) {
             self.opens.push((client, id, node));
-            self.undoable.push((id, before));
+            self.pending.push(id);
             self.truncating.extend(truncates.then_some(id));
         }
     }
@@ -314,6 +313,10 @@ impl World {
     }
 
     fn step(&mut self) {
+        if self.coin() {
+            // Until the records are written, nothing is granted.
+            self.state.take_unwritten();
+        }
         match self.below(20) {
             0..3 => self.open(),
             3..7 => self.lock(),
@@ -344,12 +347,13 @@ impl World {
                 self.state.truncated(id);
             }
             14 => {
-                let Some((id, before)) = self.undoable.pop() else { return };
-                self.undoable.clear();
-                for id in self.truncating.extract_if(.., |other| *other == id) {
-                    self.state.truncated(id);
+                let Some(id) = self.pick(|w| &w.pending) else { return };
+                self.pending.retain(|other| *other != id);
+                self.truncating.retain(|other| *other != id);
+                match self.coin() {
+                    true => self.state.keep_open(id),
+                    false => self.state.undo_open(id),
                 }
-                self.state.undo_open(id, before);
             }
             15 => {
                 let Some((client, id, node)) = self.pick(|w| &w.delegations) else { return };
@@ -459,7 +463,10 @@ impl World {
             assert!(state.clients.get(open.client).unwrap().states.contains(key));
             let truncates = self.truncating.iter().any(|id| id.key == *key);
             let truncating = if truncates { Access::WRITE } else { Access::empty() };
-            let union = open.opened.iter().fold(Share::default(), |all, &share| all.union(share));
+            let is_pending = |seq| self.pending.contains(&StateId { seq, key: *key });
+            assert!(open.pending.iter().all(|pending| is_pending(pending.seq)), "{open:?}");
+            assert!(!open.opened.is_empty() || !open.pending.is_empty() || open.seq > 1);
+            let union = open.modes().fold(Share::default(), |all, share| all.union(share));
             assert_eq!(open.share, Share { access: union.access | truncating, ..union });
             assert_eq!(open.reader.is_some(), union.access.contains(Access::READ));
             assert_eq!(open.writer.is_some(), union.access.contains(Access::WRITE));
@@ -529,8 +536,10 @@ impl World {
                 }
             }
         }
-        let granting = state.nlm.granting.values();
-        hosts.extend(granting.flat_map(|g| g.before.iter().map(|_| g.owner.host)));
+        let logs = state.nlm.logs.iter();
+        hosts.extend(logs.flat_map(|((owner, _), log)| (0..log.counted()).map(|_| owner.host)));
+        let granting = state.nlm.granting.values().map(|g| (g.owner.clone(), g.node));
+        assert_eq!(granting.collect::<HashSet<_>>(), state.nlm.logs.keys().cloned().collect());
         self.check_tally(&state.tallies.ranges, clients.into_iter(), hosts.into_iter());
         let waits = &state.lock_waiters;
         assert_eq!(waits.listed, waits.files.values().map(Vec::len).sum::<usize>());

@@ -96,6 +96,9 @@ pub(crate) enum StateError {
     /// The client must be on disk before it may have opens.
     #[error("the client is not recorded on disk yet")]
     Unrecorded,
+    /// Changes of client records must be on disk before anything is granted.
+    #[error("changes of client records are not on disk yet")]
+    Unsettled,
     /// The client has already sent RECLAIM_COMPLETE.
     #[error("the client has already completed its reclaims")]
     CompleteAlready,

@@ -103,6 +103,7 @@ impl StateLoad {
             file: (),
         };
         let open = self.state.open(request, NOW).ok()?;
+        self.state.keep_open(open);
         Some(LoadedFile { client, node, open, locks: None })
     }
 

@@ -9,7 +9,6 @@ use crate::admission;
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName, Principal};
 use crate::state::error::StateError;
-use crate::state::lock_waiters::merged;
 use crate::state::quota::Requester;
 use crate::state::refused::Resource;
 use crate::state::stateid::{StateId, StateKey, check_seq, next_seq};
@@ -18,6 +17,7 @@ use crate::state::tables::lock::{
     Holder, LockError, LockOwner, LockRequest, LockState, LockTarget,
 };
 use crate::state::tables::lock_waiters::{Wait, WantedLock};
+use crate::state::tables::ranges::merged;
 use std::collections::HashMap;
 use std::time::Duration;
 use weir_vfs::{Access, LockConflict as Conflict, LockRange as Range, RangeLocks};
@@ -26,7 +26,8 @@ impl<F: Clone> State<F> {
     /// LOCK.
     ///
     /// # Errors
-    /// The stateid is wrong, the grace period forbids it, or the lock is denied or would deadlock.
+    /// The stateid is wrong, the grace period forbids it, or the lock is denied or would deadlock; or
+    /// [`StateError::Unsettled`].
     pub(crate) fn lock(
         &mut self,
         request: LockRequest,
@@ -277,6 +278,7 @@ impl<F: Clone> State<F> {
         if let Some(conflict) = self.conflict(node, holder, range, exclusive, now) {
             return Err(LockError::Denied(conflict));
         }
+        self.check_settled()?;
         self.lock_in_store(node, range, exclusive).map_err(LockError::Denied)?;
         let locked =
             self.change_ranges(node, range, holder, |ranges| ranges.lock(holder, range, exclusive));

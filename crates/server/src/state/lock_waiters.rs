@@ -23,6 +23,7 @@ use crate::handle::Node;
 use crate::state::table::State;
 use crate::state::tables::lock::{Holder, LockOwner};
 use crate::state::tables::lock_waiters::{Freed, MAX, MAX_CIRCLE, MAX_STEPS, Wait, WantedLock};
+use crate::state::tables::ranges::merged;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -197,19 +198,6 @@ impl WantedRanges {
         let first = wanted.partition_point(|range| range.end <= held.range.start);
         wanted.get(first).is_some_and(|range| range.start < held.range.end)
     }
-}
-
-/// Sorts ranges, and merges those that overlap or touch.
-pub(super) fn merged(mut ranges: Vec<Range>) -> Vec<Range> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    ranges.dedup_by(|next, last| {
-        let joins = next.start <= last.end;
-        if joins {
-            last.end = last.end.max(next.end);
-        }
-        joins
-    });
-    ranges
 }
 
 #[cfg(test)]

@@ -9,10 +9,12 @@
 //!
 //! 1. State belongs to a confirmed client and is freed with it ([`State::purge`]).
 //! 2. A client that does not renew its lease keeps its state (courtesy) until another client needs
-//!    what it holds, or until it has been silent for [`Limits::courtesy`].
+//!    what it holds, or until it has been silent for [`Limits::courtesy`]. A call in progress keeps
+//!    it; in a session only what the client has in the exports that the call uses.
 //! 3. A client gets opens only while it is on disk ([`Client::is_recorded`]). A client whose state
 //!    was revoked may not reclaim it after a restart: the transition that revokes it adds the owner
-//!    to [`State::take_unwritten`], and the reply waits until that is on disk.
+//!    to [`State::take_unwritten`]. Until that is on disk, no transition grants an open, a lock or a
+//!    reservation of a host ([`State::check_settled`]), and replies wait.
 //! 4. Every table is bounded ([`Limits`]), and each client has a share of it. State of clients
 //!    with an expired lease is reclaimed first (`quota`).
 
@@ -60,6 +62,7 @@ pub(crate) use session::{SequenceArgs, Sequenced, SessionId};
 pub(crate) use share::Share;
 pub(crate) use stateid::{StateId, StateKey, StateRef};
 pub(crate) use table::State;
+pub(crate) use tables::calls::CallUses;
 pub(crate) use tables::delegation::{
     Answer, DelegationKind, DelegationRequest, Grant, Referring, Times, Touch, Wanted, WhyNot,
     Writer,
@@ -68,7 +71,7 @@ pub(crate) use tables::delegation_filter::{ChangeGuard, Filter};
 pub(crate) use tables::lock::{Holder, LockError, LockOwner, LockRequest, LockTarget};
 pub(crate) use tables::lock_waiters::Freed;
 pub(crate) use tables::nlm::{GrantedLock, NlmError, NlmLock, NlmOwner, ReplyTo};
-pub(crate) use tables::open::{Claim, Io, OpenRequest, OpenSnapshot, Use, WriteInProgress};
+pub(crate) use tables::open::{Claim, Io, OpenRequest, Use, WriteInProgress};
 pub(crate) use tables::reclaim_denied::ReclaimDenied;
 pub(crate) use tables::revoked::Why;
 pub(crate) use tables::store_locks::{OpenedStoreLocks, StoreLocks};

@@ -9,6 +9,9 @@
 //!                  (none)
 //! ```
 //!
+//! An OPEN is in progress until [`State::keep_open`], or until [`State::undo_open`] takes back its share mode and its
+//! truncation. Meanwhile it counts like any other, and OPENs of the same owner and file join the open.
+//!
 //! An open that its owner must confirm (minor version 0) conflicts with other opens, but is
 //! unusable until [`State::confirm_open`]. If that does not come within a lease, the open is
 //! dropped.
@@ -23,16 +26,17 @@ use crate::state::stateid::{StateId, StateKey, StateRef, check_seq, next_seq};
 use crate::state::table::State;
 use crate::state::tables::delegation::Touch;
 use crate::state::tables::lock::LockOwner;
-use crate::state::tables::open::{Claim, Io, Open, OpenRequest, OpenSnapshot, PriorOpen, Use};
+use crate::state::tables::open::{BeforeOpen, Claim, Io, Open, OpenRequest, PendingOpen, Use};
 use std::time::Duration;
 use weir_vfs::Access;
 
 impl<F: Clone> State<F> {
-    /// Opens a file, or upgrades the owner's existing open of it.
+    /// Opens a file, or upgrades the owner's existing open of it. The caller ends this with
+    /// [`keep_open`](Self::keep_open) or [`undo_open`](Self::undo_open).
     ///
     /// # Errors
-    /// [`StateError::Delegated`], [`StateError::ShareDenied`], [`StateError::Unrecorded`]; the
-    /// grace period forbids it; or a limit is reached.
+    /// [`StateError::Delegated`], [`StateError::ShareDenied`], [`StateError::Unrecorded`],
+    /// [`StateError::Unsettled`]; the grace period forbids it; or a limit is reached.
     pub(crate) fn open(
         &mut self,
         request: OpenRequest<F>,
@@ -64,7 +68,10 @@ impl<F: Clone> State<F> {
             return Err(StateError::ShareDenied);
         }
         let key = match self.opens.of_owner(client, &owner, node) {
-            Some(key) => key,
+            Some(key) => {
+                self.check_settled()?;
+                key
+            }
             None => {
                 // A delegation promises one open. The client may not turn it into any number of
                 // them by naming more owners.
@@ -74,6 +81,7 @@ impl<F: Clone> State<F> {
                     Claim::Delegated => !self.has_open(client, node),
                 };
                 self.check_quota(Resource::Open, Requester::of(client, again), now)?;
+                self.check_settled()?;
                 let key = self.new_key();
                 let open = Open {
                     client,
@@ -87,7 +95,7 @@ impl<F: Clone> State<F> {
                     unconfirmed: confirm.then_some(now),
                     waits: false,
                     opened: Vec::new(),
-                    truncations: 0,
+                    pending: Vec::new(),
                     reader: None,
                     writer: None,
                 };
@@ -103,16 +111,16 @@ impl<F: Clone> State<F> {
             Claim::New | Claim::Reclaim => None,
         };
         let opened = self.opens.change(key, |open| {
+            let (by_before, made_by_before) = (open.by.clone(), open.made_by.clone());
+            let before = BeforeOpen { seq: open.seq, by: by_before, made_by: made_by_before };
             if made {
                 open.made_by = Some(by.clone());
             } else if open.made_by.is_none() {
                 open.made_by = made_before;
             }
             open.by = by;
-            if !open.opened.contains(&share) {
-                open.opened.push(share);
-            }
-            open.truncations += u32::from(truncates);
+            open.seq = next_seq(open.seq);
+            open.pending.push(PendingOpen { seq: open.seq, share, truncates, before });
             open.settle();
             if share.access.contains(Access::READ) && open.reader.is_none() {
                 open.reader = Some(file.clone());
@@ -120,7 +128,6 @@ impl<F: Clone> State<F> {
             if share.access.contains(Access::WRITE) && open.writer.is_none() {
                 open.writer = Some(file);
             }
-            open.seq = next_seq(open.seq);
             StateId { seq: open.seq, key }
         });
         opened.ok_or(StateError::BadStateId)
@@ -167,40 +174,38 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// A snapshot of an owner's open of a file, for [`undo_open`](Self::undo_open).
-    pub(crate) fn opened(&self, client: ClientId, owner: &OwnerName, node: Node) -> OpenSnapshot {
-        let mine = self.opens.of_owner(client, owner, node).and_then(|key| self.opens.get(key));
-        OpenSnapshot(mine.map(|open| PriorOpen {
-            seq: open.seq,
-            opened: open.opened.clone(),
-            by: open.by.clone(),
-            made_by: open.made_by.clone(),
-        }))
-    }
-
-    /// Restores the snapshot `before` of an open that led to `id`, because the client does not
-    /// learn of it. Does nothing if the open has changed since.
-    pub(crate) fn undo_open(&mut self, id: StateId, before: OpenSnapshot) {
-        if self.opens.get(id.key).is_none_or(|open| open.seq != id.seq) {
-            return;
-        }
-        let Some(PriorOpen { seq, opened, by, made_by }) = before.0 else {
-            // It may have got the locks of a delegation that the client has returned meanwhile.
-            self.drop_lock_states(self.locks.under(id.key));
-            return self.drop_open(id.key);
-        };
+    /// Ends an OPEN whose client learns of it: what it opened stays open.
+    pub(crate) fn keep_open(&mut self, id: StateId) {
         self.opens.change(id.key, |open| {
-            (open.seq, open.opened) = (seq, opened);
-            (open.by, open.made_by) = (by, made_by);
+            let Some(PendingOpen { share, .. }) = open.take_pending(id.seq) else { return };
+            if !share.access.is_empty() && !open.opened.contains(&share) {
+                open.opened.push(share);
+            }
             open.settle();
         });
+    }
+
+    /// Takes back what an OPEN has opened, because the client does not learn of it. What other OPENs of the owner
+    /// have opened stays open, even if they came later.
+    pub(crate) fn undo_open(&mut self, id: StateId) {
+        let is_unused = self.opens.change(id.key, |open| {
+            open.undo(id.seq);
+            open.opened.is_empty() && open.pending.is_empty()
+        });
+        if is_unused == Some(true) {
+            // It may have got the locks of a delegation that the client has returned meanwhile.
+            self.drop_lock_states(self.locks.under(id.key));
+            self.drop_open(id.key);
+        }
     }
 
     /// Ends the truncation of an OPEN, done or failed: others may deny writing from now on, unless the owner truncates
     /// the file otherwise or has opened it for writing.
     pub(crate) fn truncated(&mut self, id: StateId) {
         self.opens.change(id.key, |open| {
-            open.truncations = open.truncations.saturating_sub(1);
+            if let Some(pending) = open.pending(id.seq) {
+                pending.truncates = false;
+            }
             open.settle();
         });
     }
@@ -256,11 +261,15 @@ impl<F: Clone> State<F> {
         share: Share,
     ) -> Result<StateId, StateError> {
         let open = self.own_open(client, id, node)?;
-        if share.access.is_empty() || !share.is_union_of(&open.opened) {
+        let modes: Vec<Share> = open.modes().collect();
+        if share.access.is_empty() || !share.is_union_of(&modes) {
             return Err(StateError::NotASubset);
         }
         self.change_open(id.key, |open| {
             open.opened.retain(|o| o.is_within(share));
+            for pending in open.pending.iter_mut().filter(|o| !o.share.is_within(share)) {
+                pending.share = Share::default();
+            }
             open.settle();
         })
     }

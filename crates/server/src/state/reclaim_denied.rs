@@ -121,7 +121,7 @@ mod tests {
         LEASE, NODE, T0, WRITE, client, lock_under, owner, principal, ready, request, state_after,
         state_denying,
     };
-    use crate::state::{Claim, OpenRequest, StateId};
+    use crate::state::{Claim, LockError, OpenRequest, StateId};
     use weir_vfs::FileId;
 
     type State = super::State<char>;
@@ -150,7 +150,11 @@ mod tests {
         let locks = state.lock(lock_under(open, a, true), T0).unwrap();
         state.open(OpenRequest { node: OTHER, ..request(a, WRITE) }, T0).unwrap();
         let open_b = state.open(request(b, WRITE), OVER).unwrap();
-        state.lock(lock_under(open_b, b, true), OVER).unwrap();
+        let lock_b = lock_under(open_b, b, true);
+        let unsettled = Err(LockError::State(StateError::Unsettled));
+        assert_eq!(state.lock(lock_b.clone(), OVER), unsettled);
+        assert_eq!(on_disk(&mut state, "a"), Some(only(NODE)));
+        state.lock(lock_b, OVER).unwrap();
         (state, a, [open, locks])
     }
 
@@ -162,7 +166,6 @@ mod tests {
     #[test]
     fn revoked_files_stay_denied_until_the_client_acknowledges() {
         let (mut state, a, [open, locks]) = taken_from_a();
-        assert_eq!(on_disk(&mut state, "a"), Some(only(NODE)));
         state.clients.renew(a, OVER);
         let node = Node { id: FileId { ino: 3, generation: 0 }, ..NODE };
         state.open(OpenRequest { node, ..request(a, WRITE) }, OVER).unwrap();
@@ -223,13 +226,13 @@ mod tests {
             assert!(!reclaim_denied(&state, &name).unwrap().all);
             state.drop_export(NODE.export);
             assert!(!reclaim_denied(&state, &name).unwrap().is_empty());
+            assert_eq!(state.take_unwritten(), std::slice::from_ref(&name));
         }
         assert_eq!(
             reclaim_denied(&state, &name),
             Some(ReclaimDenied::all()),
             "too many files to record individually"
         );
-        state.take_unwritten();
         old(&mut state, 1);
         assert_eq!(state.take_unwritten(), std::slice::from_ref(&name));
         assert_eq!(reclaim_denied(&state, &name), Some(ReclaimDenied::default()));

@@ -36,23 +36,31 @@ const MAX: usize = 64 << 10;
 
 impl<F: Clone> State<F> {
     /// Revokes an open of a client whose lease has expired, because another client needs what it
-    /// holds. Returns whether the lease has expired.
+    /// holds. Returns whether it did: the lease may not have expired, or a call may use the file.
     pub(super) fn revoke_if_expired(
         &mut self,
         client: ClientId,
         key: Option<StateKey>,
         now: Duration,
     ) -> bool {
-        if !self.clients.get(client).is_ok_and(|c| self.clients.is_expired(c, now)) {
-            return false;
-        }
-        match key {
-            Some(key) if self.clients.get(client).is_ok_and(|c| c.owner.sessions) => {
-                self.revoke(key, Why::Expired);
+        let Ok(of) = self.clients.get(client) else { return false };
+        let open = key.and_then(|key| Some((key, self.opens.get(key)?.node.export)));
+        match open {
+            Some((key, export)) if of.owner.sessions => {
+                let lets_go = self.clients.lets_go(of, export, now);
+                if lets_go {
+                    self.revoke(key, Why::Expired);
+                }
+                lets_go
             }
-            _ => self.purge_silent(client),
+            _ => {
+                let is_expired = self.clients.is_expired(of, now);
+                if is_expired {
+                    self.purge_silent(client);
+                }
+                is_expired
+            }
         }
-        true
     }
 
     /// Like [`revoke_if_expired`](Self::revoke_if_expired), for the open under which an owner has
@@ -156,7 +164,7 @@ mod tests {
     use crate::state::tests::{
         LEASE, NODE, READ, T0, WRITE, lock_under, owner, ready, request, state_after,
     };
-    use crate::state::{OpenRequest, Share};
+    use crate::state::{LockError, OpenRequest, Share};
     use weir_vfs::{Access, FileId};
 
     const OVER: Duration = Duration::from_secs(91);
@@ -171,8 +179,11 @@ mod tests {
         let other = state.open(OpenRequest { node: OTHER, ..request(a, READ) }, T0).unwrap();
         let open_b = state.open(request(b, WRITE), OVER).unwrap();
         assert!(LEASE < OVER);
-        state.lock(lock_under(open_b, b, true), OVER).unwrap();
+        let lock_b = lock_under(open_b, b, true);
+        let unsettled = Err(LockError::State(StateError::Unsettled));
+        assert_eq!(state.lock(lock_b.clone(), OVER), unsettled);
         assert_eq!(state.take_unwritten(), [owner("a")], "it may not reclaim it");
+        state.lock(lock_b, OVER).unwrap();
 
         let io = |state: &mut crate::state::State<char>, id, node| {
             state.io(Some(a), id, node, Access::READ).map(|_| ())
@@ -199,6 +210,8 @@ mod tests {
         let alone = Share { access: Access::WRITE, deny: Access::WRITE };
         let open_a = state.open(request(a, alone), T0).unwrap();
         let locked = state.lock(lock_under(open_a, a, true), T0).unwrap();
+        assert_eq!(state.open(request(b, WRITE), OVER), Err(StateError::Unsettled));
+        assert_eq!(state.take_unwritten(), [owner("a")]);
         state.open(request(b, WRITE), OVER).unwrap();
         for id in [open_a, locked] {
             assert_eq!(state.test_stateid(a, id), Err(StateError::Expired));

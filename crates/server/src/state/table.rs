@@ -90,6 +90,8 @@ pub(crate) struct State<F> {
     pub(in crate::state) lapsed: Lapsed,
     /// Clients whose disk record is out of date.
     pub(in crate::state) unwritten: BTreeSet<Owner>,
+    /// Whether a task is writing records that it has taken from `unwritten`.
+    is_writing: bool,
     /// Clients without state whose disk record can be removed. Until then the only harm is that the
     /// grace period after a restart waits for them.
     pub(in crate::state) idle: BTreeSet<Owner>,
@@ -118,6 +120,7 @@ impl<F: Clone> State<F> {
             revoked: HashMap::new(),
             lapsed: Lapsed::default(),
             unwritten: BTreeSet::new(),
+            is_writing: false,
             idle: BTreeSet::new(),
             refusals: Refused::default(),
             searches: Searches::default(),
@@ -407,9 +410,23 @@ impl<F: Clone> State<F> {
         Some(client)
     }
 
-    /// Whether a disk record must be written before the next reply.
+    /// Whether a change of disk records must be durable before the next reply: it is to be written, or being written.
     pub(crate) fn has_unwritten(&self) -> bool {
-        !self.unwritten.is_empty()
+        self.is_writing || !self.unwritten.is_empty()
+    }
+
+    /// Notes that a task begins or ends writing records that it has [taken](Self::take_unwritten).
+    pub(crate) fn set_writing(&mut self, is_writing: bool) {
+        self.is_writing = is_writing;
+    }
+
+    /// Checks that a transition may grant something: what it or an earlier one has revoked, perhaps
+    /// for this, is on disk. An earlier grant would have to be taken back if the record failed.
+    ///
+    /// # Errors
+    /// [`StateError::Unsettled`]: nothing is granted; the caller writes the records and tries again.
+    pub(in crate::state) fn check_settled(&self) -> Result<(), StateError> {
+        if self.has_unwritten() { Err(StateError::Unsettled) } else { Ok(()) }
     }
 
     /// Marks the disk record of a client as out of date.

@@ -131,9 +131,8 @@ fn a_truncation_does_not_prolong_what_its_owner_gives_up_meanwhile() {
     let truncates = OpenRequest { truncates: true, ..request(b, READ) };
     let truncating = state.open(truncates.clone(), T0).unwrap();
     // An OPEN for writing that is undone, and one that is given up.
-    let before = state.opened(b, &truncates.owner, NODE);
     let undone = state.open(request(b, WRITE), T0).unwrap();
-    state.undo_open(undone, before);
+    state.undo_open(undone);
     let write = |state: &mut State<_>, id| state.io(Some(b), id, NODE, Access::WRITE).map(drop);
     assert_eq!(write(&mut state, truncating), Err(StateError::OpenMode));
     let both = state.open(request(b, WRITE), T0).unwrap();
@@ -155,12 +154,11 @@ fn an_open_that_is_undone_after_a_truncation_does_not_count_as_writing() {
     let truncates = OpenRequest { truncates: true, ..opens.clone() };
     let first = state.open(truncates.clone(), T0).unwrap();
     // Its owner opens the file twice more meanwhile.
-    let before = state.opened(b, &opens.owner, NODE);
     let second = state.open(truncates, T0).unwrap();
     state.truncated(first);
     assert_eq!(state.open(request(a, alone), T0), Err(StateError::ShareDenied), "the second");
     state.truncated(second);
-    state.undo_open(second, before);
+    state.undo_open(second);
     state.open(request(a, alone), T0).unwrap();
 }
 
@@ -240,8 +238,11 @@ fn a_silent_client_keeps_its_state_until_a_conflict() {
     assert_eq!(holder.client, a);
 
     let later = LEASE + Duration::from_secs(3);
-    state.lock(lock_under(open_b, b, true), later).unwrap();
+    let lock_b = lock_under(open_b, b, true);
+    let unsettled = Err(LockError::State(StateError::Unsettled));
+    assert_eq!(state.lock(lock_b.clone(), later), unsettled);
     assert_eq!(state.take_unwritten(), [owner("a")]);
+    state.lock(lock_b, later).unwrap();
     assert_eq!(state.test_stateid(a, locked), Err(StateError::Expired));
     assert_eq!(state.counts(), (1, 1));
 }
@@ -408,9 +409,10 @@ fn a_client_that_leaves_in_grace_and_returns_is_recorded_again() {
     assert_eq!(state.record_of(&owner("a")), None, "the record is removed");
     let again = state.clients.exchange_id(owner("a"), [1; 8], principal(), false, T0).unwrap().id;
     state.confirm(again, &principal(), T0).unwrap();
-    let opened = state.open(OpenRequest { claim: Claim::Reclaim, ..request(again, READ) }, T0);
-    assert!(opened.is_ok() && state.record_of(&owner("a")).is_some());
-    assert_eq!(state.take_unwritten(), [owner("a")], "before the client learns of its state");
+    let reclaim = OpenRequest { claim: Claim::Reclaim, ..request(again, READ) };
+    assert_eq!(state.open(reclaim.clone(), T0), Err(StateError::Unsettled));
+    assert_eq!(state.take_unwritten(), [owner("a")], "before the client gets its state");
+    assert!(state.open(reclaim, T0).is_ok() && state.record_of(&owner("a")).is_some());
 }
 
 #[test]
@@ -431,14 +433,12 @@ fn io_without_an_open_revokes_a_silent_clients_share_reservation() {
 fn undoing_an_open_restores_the_earlier_open() {
     let mut state = state_after(&[]);
     let a = ready(&mut state, "a", T0);
-    let name = request(a, READ).owner;
-    let before = state.opened(a, &name, NODE);
     let first = state.open(request(a, READ), T0).unwrap();
-    state.undo_open(first, before.clone());
+    state.undo_open(first);
     assert!(!state.is_open(NODE) && state.files.is_empty());
 
     let first = state.open(request(a, READ), T0).unwrap();
-    let before_upgrade = state.opened(a, &name, NODE);
+    state.keep_open(first);
     let alone = Share { access: Access::WRITE, deny: Access::WRITE };
     let opener =
         |state: &State<char>| state.io(Some(a), first, NODE, Access::READ).unwrap().opened_by;
@@ -446,17 +446,59 @@ fn undoing_an_open_restores_the_earlier_open() {
     let another =
         OpenRequest { by: Principal { uid: 7, ..principal() }, made: true, ..request(a, alone) };
     let second = state.open(another, T0).unwrap();
-    state.undo_open(second, before_upgrade.clone());
+    state.undo_open(second);
     assert_eq!(opener(&state), first_opener, "a refused principal does not become the opener");
     assert_eq!(state.io(Some(a), first, NODE, Access::READ).unwrap().made_by, None);
     assert_eq!(state.io(Some(a), first, NODE, Access::WRITE).unwrap_err(), StateError::OpenMode);
     assert_eq!(state.anonymous_io(NODE, Access::WRITE, T0), Ok(()), "nothing is denied");
     assert_eq!(state.downgrade(a, first, NODE, alone), Err(StateError::NotASubset));
+}
 
-    // Another request of the owner was executed in between.
+#[test]
+fn undoing_an_open_takes_back_nothing_of_later_opens() {
+    let both = READ.union(WRITE);
+    let other = Principal { uid: 7, ..principal() };
+    for keeps in [[true, true, false], [true, false, false], [false, false, true], [false; 3]] {
+        for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]] {
+            let mut state = state_after(&[]);
+            let a = ready(&mut state, "a", T0);
+            let shares = [(READ, false), (WRITE, true), (both, false)];
+            let ids = shares.map(|(share, truncates)| {
+                let by = if truncates { other.clone() } else { principal() };
+                let opens = OpenRequest { truncates, by, ..request(a, share) };
+                state.open(opens, T0).unwrap()
+            });
+            for at in order {
+                match keeps[at] {
+                    true => {
+                        state.truncated(ids[at]);
+                        state.keep_open(ids[at]);
+                    }
+                    false => state.undo_open(ids[at]),
+                }
+            }
+            let kept =
+                shares.iter().zip(keeps).filter(|(_, keeps)| *keeps).map(|(share, _)| share.0);
+            let union = kept.fold(Share::default(), |all, share| all.union(share));
+            let newest = keeps.iter().rposition(|keeps| *keeps);
+            let found =
+                state.opens.get(ids[0].key).map(|open| (open.share, open.seq, open.by.clone()));
+            let by = |at| if at == 1 { other.clone() } else { principal() };
+            let expected = newest.map(|at| (union, ids[at].seq, by(at)));
+            assert_eq!(found, expected, "{keeps:?} in order {order:?}");
+        }
+    }
+}
+
+#[test]
+fn a_downgrade_gives_up_the_share_mode_of_an_open_in_progress() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    let first = state.open(request(a, READ), T0).unwrap();
+    state.keep_open(first);
     let second = state.open(request(a, WRITE), T0).unwrap();
-    let third = state.open(request(a, READ), T0).unwrap();
-    state.undo_open(second, before_upgrade);
-    state.undo_open(second, before);
-    assert!(state.io(Some(a), third, NODE, Access::WRITE).is_ok());
+    let reads = state.downgrade(a, StateId { seq: 0, ..second }, NODE, READ).unwrap();
+    state.keep_open(second);
+    assert_eq!(state.io(Some(a), reads, NODE, Access::WRITE).unwrap_err(), StateError::OpenMode);
+    assert!(state.io(Some(a), reads, NODE, Access::READ).is_ok());
 }

@@ -19,7 +19,6 @@ use crate::state::{ClientId, Owner, State};
 use crate::storage::recovery::Recovery;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use weir_pagecache::File;
 
 /// The records of clients.
@@ -27,19 +26,11 @@ pub(crate) struct ClientTracking {
     state: Arc<Mutex<State<File>>>,
     recovery: Recovery,
     write_lock: tokio::sync::Mutex<()>,
-    /// A task is writing changes that the state no longer lists as unwritten. Modified under the
-    /// state's lock.
-    writing: AtomicBool,
 }
 
 impl ClientTracking {
     pub(crate) fn new(state: Arc<Mutex<State<File>>>, recovery: Recovery) -> Self {
-        Self {
-            state,
-            recovery,
-            write_lock: tokio::sync::Mutex::default(),
-            writing: AtomicBool::new(false),
-        }
+        Self { state, recovery, write_lock: tokio::sync::Mutex::default() }
     }
 
     /// Writes a client's record, unless it is on disk.
@@ -83,7 +74,7 @@ impl ClientTracking {
     ) -> Result<T, redb::Error> {
         {
             let mut state = self.state.lock();
-            if !state.has_unwritten() && !self.writing.load(Ordering::Acquire) {
+            if !state.has_unwritten() {
                 return Ok(then(&mut state));
             }
         }
@@ -108,7 +99,7 @@ impl ClientTracking {
                 return Ok(());
             }
             // Set under the lock, so that each change is always either unwritten or being written.
-            self.writing.store(!owners.is_empty(), Ordering::Release);
+            state.set_writing(!owners.is_empty());
             let record = |owner: &Owner| (owner.clone(), state.record_of(owner));
             let records = owners.iter().chain(&idle).map(record).collect();
             (TakenOwners { records: self, owners, idle }, records)
@@ -132,7 +123,7 @@ impl Drop for TakenOwners<'_> {
         let mut state = self.records.state.lock();
         self.owners.drain(..).for_each(|owner| state.is_to_be_written(owner));
         self.idle.drain(..).for_each(|owner| state.is_idle_on_disk(owner));
-        self.records.writing.store(false, Ordering::Release);
+        state.set_writing(false);
     }
 }
 
@@ -159,6 +150,17 @@ mod tests {
         (Arc::new(ClientTracking::new(state, recovery)), hold, dir)
     }
 
+    impl ClientTracking {
+        /// Whether a task is writing all that is due.
+        fn is_writing(&self) -> bool {
+            let mut state = self.state.lock();
+            let due = state.take_unwritten();
+            let is_writing = state.has_unwritten() && due.is_empty();
+            due.into_iter().for_each(|owner| state.is_to_be_written(owner));
+            is_writing
+        }
+    }
+
     async fn until(done: impl Fn() -> bool) {
         while !done() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -173,7 +175,7 @@ mod tests {
             tokio::spawn(async move { records.write_due().await })
         };
         let first = write();
-        until(|| records.writing.load(Ordering::Acquire)).await;
+        until(|| records.is_writing()).await;
         let second = write();
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(!first.is_finished() && !second.is_finished(), "it is not on disk yet");
@@ -181,7 +183,6 @@ mod tests {
         first.await.unwrap().unwrap();
         second.await.unwrap().unwrap();
         assert!(!records.state.lock().has_unwritten());
-        assert!(!records.writing.load(Ordering::Acquire));
     }
 
     #[tokio::test]
@@ -246,7 +247,7 @@ mod tests {
         let (records, hold, _dir) = held();
         let (tasks_records, writing) = (records.clone(), records.clone());
         let task = tokio::spawn(async move { tasks_records.write_due().await });
-        until(|| writing.writing.load(Ordering::Acquire)).await;
+        until(|| writing.is_writing()).await;
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
         assert!(records.state.lock().has_unwritten());

@@ -260,7 +260,7 @@ fn reclaim_denied_of(bytes: &[u8]) -> ReclaimDenied {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use redb::StorageBackend;
     use redb::backends::InMemoryBackend;
@@ -378,19 +378,23 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn records_are_written_again_after_the_disk_was_full() {
-        let owner = Owner { sessions: true, name: Bytes::from_static(b"host") };
-        let dir = tempfile::tempdir().unwrap();
-        let (recovery, _) = Recovery::open(dir.path()).unwrap();
+    /// Has the next write fail, as on a full disk. The one after it succeeds.
+    pub(crate) fn fill_disk(recovery: &Recovery) {
         let full = Full::default();
         let is_full = full.is_full.clone();
         let db = Database::builder().create_with_backend(full).unwrap();
         is_full.store(true, Ordering::Relaxed);
         *recovery.db.lock() = Some(db);
+    }
+
+    #[tokio::test]
+    async fn records_are_written_again_after_the_disk_was_full() {
+        let owner = Owner { sessions: true, name: Bytes::from_static(b"host") };
+        let dir = tempfile::tempdir().unwrap();
+        let (recovery, _) = Recovery::open(dir.path()).unwrap();
+        fill_disk(&recovery);
         let write = || recovery.write_clients(vec![(owner.clone(), Some(record()))]);
         assert!(write().await.is_err());
-        is_full.store(false, Ordering::Relaxed);
         write().await.unwrap();
         drop(recovery);
         let (_, recovered) = Recovery::open(dir.path()).unwrap();

@@ -21,7 +21,7 @@ use crate::admission::Identity;
 use crate::metrics::{Executed, Row};
 use crate::program::{Call, Refusal};
 use crate::services::Services;
-use crate::state::{Principal, State};
+use crate::state::{CallUses, Principal, State};
 use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
 use parking_lot::Mutex;
@@ -91,6 +91,7 @@ pub(crate) async fn run(
         used_bytes: 0,
         reply_bytes_left: 0,
         renewing,
+        uses: CallUses::default(),
         changed: Mutex::default(),
         replay: None,
     };
@@ -136,6 +137,9 @@ async fn execute(
                 match gate(cx, header, code, results, used) {
                     Ok(()) => {
                         cx.position = results;
+                        if let Some(node) = cx.current {
+                            cx.uses.enter(node.export);
+                        }
                         let mut result = dispatch(cx, op, &call.args).await;
                         if let Err(error) = cx.commit_changes().await
                             && result.status().is_ok()

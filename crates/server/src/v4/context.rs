@@ -11,14 +11,15 @@ use crate::peer::Peer;
 use crate::replies::{NoRoom, ReplyMemory};
 use crate::services::Services;
 use crate::state::{
-    Channel, ClientId, LockOwner, Principal, Referring, SessionId, State, StateRef, Touch,
-    WriteInProgress,
+    CallUses, Channel, ClientId, LockOwner, Principal, Referring, SessionId, State, StateRef,
+    Touch, WriteInProgress,
 };
 use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::error;
 use weir_nfs::v4::types::StateId;
 use weir_nfs::v4::{Error, types};
 use weir_pagecache::{CachedFs, File};
@@ -81,6 +82,8 @@ pub(crate) struct Context {
     pub(crate) changed: Mutex<Vec<Node>>,
     /// The client of minor version 0 whose call this is.
     pub(crate) renewing: Renewing,
+    /// The exports that this uses of the session's client.
+    pub(crate) uses: CallUses,
     /// A cached reply, to be sent instead of the one under construction.
     pub(crate) replay: Option<bytes::Bytes>,
 }
@@ -449,6 +452,14 @@ impl Context {
         let export = self.exports.get(first.export).map_err(of_handle)?;
         let nodes = changed.iter().map(|node| node.id);
         self.services.committer.commit(export, nodes).await.map_err(of_vfs)
+    }
+
+    /// Records on disk the state that transitions have revoked, before it is granted to another client.
+    pub(crate) async fn settle(&self) -> Result<(), Error> {
+        self.services.records.write_due().await.map_err(|error| {
+            error!("cannot write the state database: {error}");
+            Error::ServerFault
+        })
     }
 
     /// The error for I/O on a file that is not a regular file.

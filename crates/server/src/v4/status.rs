@@ -61,7 +61,7 @@ pub(crate) fn of_state(error: StateError) -> Error {
         E::Misordered => Error::SeqMisordered,
         E::Uncached => Error::RetryUncachedRep,
         E::FalseRetry => Error::SeqFalseRetry,
-        E::Busy | E::Unrecorded => Error::Delay,
+        E::Busy | E::Unrecorded | E::Unsettled => Error::Delay,
         E::Delegated => Error::Delay,
         E::Revoked => Error::DelegRevoked,
         E::Expired => Error::Expired,

@@ -6,8 +6,8 @@
 //!
 //! 1. A host is recorded on disk before it gets its first lock, so that after a restart the server
 //!    notifies it and it may reclaim.
-//! 2. State that a transition revoked is recorded on disk before the reply, or the GRANTED call,
-//!    that gives it to another owner.
+//! 2. State that a transition revoked is recorded on disk before it is granted to another owner; what a
+//!    sweep grants to waiting owners, before the GRANTED call.
 //! 3. Owners that a local user names belong to that user alone: the same name from another user is
 //!    another owner. Hosts, and this machine's superuser, name the owners of all their users. A
 //!    local user's request does not wait in the queue: GRANTED calls go to the machine's lock
@@ -255,9 +255,9 @@ impl NlmRequest<'_> {
         claimed.map_err(|_| Status::DeniedGracePeriod)
     }
 
-    /// Executes a transition that acquires a lock or reservation. The host must be on disk before,
-    /// and conflicting delegations recalled. A new delegation may be granted until the transition
-    /// succeeds, so this may take several attempts.
+    /// Executes a transition that acquires a lock or reservation. The host and what was revoked must
+    /// be on disk before, and conflicting delegations recalled. A new delegation may be granted until
+    /// the transition succeeds, so this may take several attempts.
     async fn take(
         &self,
         node: Node,
@@ -278,10 +278,10 @@ impl NlmRequest<'_> {
                     self.nlm.remember(LockHost { host, server }).await?;
                 }
                 Err(NlmError::Delegated) => _claim = self.claim(node, touch).await?,
+                Err(NlmError::Unsettled) => self.nlm.settle().await?,
                 done => break done,
             }
         };
-        self.nlm.settle().await?;
         if !services.serves(node) {
             services.state.lock().nlm_drop_export(node.export);
             return Err(Status::StaleHandle);
@@ -371,7 +371,7 @@ fn status(error: NlmError) -> Status {
         NlmError::Grace | NlmError::NoGrace | NlmError::Delegated | NlmError::Doubted => {
             Status::DeniedGracePeriod
         }
-        NlmError::TooMany | NlmError::Unknown => Status::DeniedNoLocks,
+        NlmError::TooMany | NlmError::Unknown | NlmError::Unsettled => Status::DeniedNoLocks,
     }
 }
 

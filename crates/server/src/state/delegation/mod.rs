@@ -228,7 +228,8 @@ impl<F: Clone> State<F> {
         let broken: Vec<StateKey> = self.delegations.broken_by(node, touch, by).collect();
         for key in broken {
             let Some(client) = self.delegations.client_of(key) else { continue };
-            let expired = self.clients.get(client).is_ok_and(|c| self.clients.is_expired(c, now));
+            let client = self.clients.get(client);
+            let expired = client.is_ok_and(|c| self.clients.lets_go(c, node.export, now));
             if expired {
                 self.revoke_delegation(key, Why::Expired);
                 continue;

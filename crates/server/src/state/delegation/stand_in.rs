@@ -62,7 +62,7 @@ impl<F: Clone> State<F> {
             unconfirmed: None,
             waits: false,
             opened: vec![share],
-            truncations: 0,
+            pending: Vec::new(),
             reader: Some(file),
             writer,
         };

@@ -4,7 +4,7 @@ use super::*;
 use crate::state::client::OwnerName;
 use crate::state::share::Share;
 use crate::state::tests::{
-    LEASE, NODE, READ, T0, WRITE, lock_under, principal, ready, request, state_after,
+    LEASE, NODE, READ, T0, WRITE, lock_under, owner, principal, ready, request, state_after,
 };
 use crate::state::{Account, Answer, CallbackCred, CallbackService, Channel, Claim, Ids};
 use crate::state::{OpenRequest, Owner, StateRef, Times, Use};
@@ -245,6 +245,7 @@ fn a_delegation_is_not_revoked_before_the_writes_under_it_are_done() {
     drop(writing);
     assert!(!state.recall(NODE, Touch::Read, Some(b), LEASE * 2).pending);
     assert_eq!(state.test_stateid(a, id), Err(StateError::Revoked));
+    assert_eq!(state.take_unwritten(), [owner("a")]);
     assert!(state.open(request(b, READ), LEASE * 2).is_ok());
     drop(reading);
 }
@@ -356,11 +357,10 @@ fn an_open_that_is_undone_leaves_no_locks_of_a_returned_delegation() {
     state.lock(lock_under(id, a, true), T0).unwrap();
     // An OPEN of another owner is in progress when the client returns the delegation, and then fails.
     let other = OpenRequest { owner: "other".into(), ..request(a, WRITE) };
-    let before = state.opened(a, &other.owner, NODE);
     let opened = state.open(other, T0).unwrap();
     state.return_delegation(a, id, NODE).unwrap();
     assert!(state.locks.iter().all(|(_, lock)| lock.open == opened.key));
-    state.undo_open(opened, before);
+    state.undo_open(opened);
     assert!(state.locks.len() == 0 && state.files.is_empty());
 }
 

@@ -17,13 +17,15 @@
 //! 2. NLM has no leases: a host holds its locks until it frees them or restarts.
 //! 3. A lock granted to a waiting owner is held from the grant on, before the host has acknowledged
 //!    it, so that no other owner can take it meanwhile. If the host rejects the grant, the owner
-//!    gets back what it held in that range before ([`GrantedLock::before`]).
+//!    gets what it has in that range without it ([`GrantLog`]).
 //! 4. All tables are bounded, and addresses share them: hosts by [`Limits::nlm_hosts`], waiting locks
 //!    and unacknowledged grants by [`Limits::nlm_waiting`], ranges and shares together with those of
 //!    NFSv4.
 //! 5. While it is unknown whether a host has restarted ([`State::nlm_doubt`]), the server grants it
 //!    nothing: a new lock must not be freed along with those from before the restart.
-//! 6. Nothing is granted while an NFSv4 client has a conflicting delegation; the same transition
+//! 6. During the grace period hosts only get what they had: a reclaim does not wait, and changes no
+//!    mode that its owner has already reclaimed.
+//! 7. Nothing is granted while an NFSv4 client has a conflicting delegation; the same transition
 //!    checks this. Files that a host uses are not delegated.
 
 use crate::admission;
@@ -33,11 +35,13 @@ use crate::state::refused::Resource;
 use crate::state::share::Share;
 use crate::state::table::State;
 use crate::state::tables::delegation::Touch;
+use crate::state::tables::grant_log::GrantLog;
 use crate::state::tables::lock::{Holder, LockError};
 use crate::state::tables::lock_waiters::WantedLock;
 use crate::state::tables::nlm::{
     ASK_AGAIN, GrantedLock, Host, HostRun, NlmError, NlmLock, NlmOwner, QueuedLock,
 };
+use crate::state::tables::ranges::{overlap, within};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -132,7 +136,8 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// LOCK. A request that repeats a queued one replaces it, at the end of the queue.
+    /// LOCK. A request that repeats a queued one replaces it, at the end of the queue. A reclaim is not
+    /// queued: its host would be granted what it did not hold, perhaps before the hosts that did.
     ///
     /// # Errors
     /// [`NlmError::Blocked`] if the request is queued, otherwise why it is refused.
@@ -144,8 +149,12 @@ impl<F: Clone> State<F> {
             return Err(NlmError::Delegated);
         }
         let holder = Holder::Nlm(owner.clone());
+        if reclaim && self.holds_otherwise(node, &holder, Lock { range, exclusive }) {
+            return Err(NlmError::NoGrace);
+        }
+        let wait = wait.filter(|_| !reclaim);
         let requester = Requester::of_holder(&holder, reclaim);
-        // What `lock_under_grants` adds.
+        // What `GrantLog::lock` adds.
         let grants = self.nlm.granting.values();
         let grants = grants.filter(|g| g.is_over(&owner, node, range) && g.range != range).count();
         self.check_quota_for(grants, Resource::Range, requester, now)
@@ -154,8 +163,8 @@ impl<F: Clone> State<F> {
             Ok(()) => {
                 self.leave_line(node, |w| w.is(&owner, range, exclusive));
                 // The reply tells a host that retried that it has the lock.
-                self.end_grants(|g| (g.node, g.range) == (node, range) && g.owner == owner);
-                self.lock_under_grants(&owner, node, Lock { range, exclusive });
+                self.accept_grants(|g| (g.node, g.range) == (node, range) && g.owner == owner);
+                self.change_log(&owner, node, |log| log.lock(Lock { range, exclusive }));
                 self.nlm_uses(owner.host, node, now);
                 // The owner may have downgraded an exclusive lock to a shared one.
                 self.grant_waiting(node);
@@ -218,13 +227,12 @@ impl<F: Clone> State<F> {
     ) -> Result<(), NlmError> {
         let holder = Holder::Nlm(owner.clone());
         let growth = self.growth(node, &holder, range, None);
-        let grants = self.nlm.granting.values().filter(|g| g.is_over(owner, node, range));
-        let splits = grants.flat_map(|g| &g.before).filter(|lock| without(lock, range).count() > 1);
-        let growth = growth + splits.count();
+        let log = self.nlm.logs.get(&(owner.clone(), node));
+        let growth = growth + log.map_or(0, |log| log.splits(range));
         let share = self.check_share(growth, Resource::Range, Requester::Host(owner.host));
         share.map_err(|_| NlmError::TooMany)?;
-        self.end_grants(|g| g.is_over(owner, node, range) && within(range, g.range) == g.range);
-        self.unlock_under_grants(owner, node, range);
+        self.accept_grants(|g| g.is_over(owner, node, range) && within(range, g.range) == g.range);
+        self.change_log(owner, node, |log| log.unlock(range));
         self.free_range(node, &holder, range);
         self.nlm_used(owner.host, node);
         Ok(())
@@ -241,9 +249,7 @@ impl<F: Clone> State<F> {
     ) {
         self.leave_line(node, |w| w.is(owner, range, exclusive));
         let same = |g: &GrantedLock| g.node == node && g.range == range && g.owner == *owner;
-        for granted in self.end_grants(same) {
-            self.take_back(granted);
-        }
+        self.reject_grants(same);
         self.nlm_used(owner.host, node);
     }
 
@@ -276,6 +282,7 @@ impl<F: Clone> State<F> {
         };
         let quota = self.check_quota_for(more, Resource::Open, requester, now);
         quota.map_err(|_| NlmError::TooMany)?;
+        self.check_settled().map_err(|_| NlmError::Unsettled)?;
         self.drop_shares(node, |other| other == owner);
         self.files.entry(node).or_default().shares.push((owner.clone(), share));
         self.tallies.opens.add_at(admission::host(owner.host), 1);
@@ -293,7 +300,7 @@ impl<F: Clone> State<F> {
     pub(crate) fn nlm_free(&mut self, host: IpAddr) {
         self.nlm_keep(host);
         let files = self.nlm.hosts.get_mut(&host).map(|h| std::mem::take(&mut h.files));
-        self.end_grants(|g| g.owner.host == host);
+        self.accept_grants(|g| g.owner.host == host);
         for node in files.into_iter().flatten() {
             self.leave_line(node, |w| w.owner.host == host);
             self.drop_shares(node, |owner| owner.host == host);
@@ -306,7 +313,7 @@ impl<F: Clone> State<F> {
     /// Frees what hosts hold in an export that is no longer served. Queued requests are dropped
     /// without a grant.
     pub(crate) fn nlm_drop_export(&mut self, export: u16) {
-        self.end_grants(|g| g.node.export == export);
+        self.accept_grants(|g| g.node.export == export);
         let nodes = self.files.keys().filter(|node| node.export == export);
         for node in nodes.copied().collect::<Vec<_>>() {
             self.leave_line(node, |_| true);
@@ -356,57 +363,65 @@ impl<F: Clone> State<F> {
     /// Ends a grant that its host has answered. The grant is undone unless the host `wants` the
     /// lock.
     pub(crate) fn nlm_acknowledged(&mut self, number: u64, wants: bool) {
-        for granted in self.end_grants(|g| g.number == number) {
-            if !wants {
-                self.take_back(granted);
-            }
+        match wants {
+            true => self.accept_grants(|g| g.number == number),
+            false => self.reject_grants(|g| g.number == number),
         }
     }
 
-    /// Ends the unacknowledged grants that `ends` selects, and returns them. Their locks stay held.
+    /// Ends the unacknowledged grants that `ends` selects. Their locks stay held.
+    fn accept_grants(&mut self, ends: impl Fn(&GrantedLock) -> bool) {
+        for GrantedLock { number, owner, node, .. } in self.end_grants(ends) {
+            self.change_log(&owner, node, |log| log.accept(number));
+        }
+    }
+
+    /// Undoes the unacknowledged grants that `ends` selects.
+    fn reject_grants(&mut self, ends: impl Fn(&GrantedLock) -> bool) {
+        self.end_grants(ends).into_iter().for_each(|granted| self.take_back(granted));
+    }
+
     fn end_grants(&mut self, ends: impl Fn(&GrantedLock) -> bool) -> Vec<GrantedLock> {
         let ended = self.nlm.granting.extract_if(|_, granted| ends(granted));
-        let ended: Vec<GrantedLock> = ended.map(|(_, granted)| granted).collect();
+        let mut ended: Vec<GrantedLock> = ended.map(|(_, granted)| granted).collect();
+        ended.sort_unstable_by_key(|granted| granted.number);
         for granted in &ended {
-            let holder = Holder::Nlm(granted.owner.clone());
-            self.count_ranges(&holder, granted.before.len(), 0);
             self.tallies.nlm_waiting.subtract_at(admission::host(granted.owner.host), 1);
         }
         ended
     }
 
-    /// Adds a lock that an owner has just taken to [`GrantedLock::before`] of its unacknowledged
-    /// grants that overlap it: if the host rejects such a grant, the owner keeps this lock.
-    fn lock_under_grants(&mut self, owner: &NlmOwner, node: Node, lock: Lock) {
-        let (mut before, mut after) = (0, 0);
-        let granting = self.nlm.granting.values_mut();
-        for granted in granting.filter(|g| g.is_over(owner, node, lock.range)) {
-            before += granted.before.len();
-            let lock = Lock { range: within(lock.range, granted.range), ..lock };
-            let covers =
-                |range: Range| lock.range.start <= range.start && range.end <= lock.range.end;
-            granted.before.retain(|other| !covers(other.range));
-            granted.before.push(lock);
-            after += granted.before.len();
+    /// Changes the log of an owner with unacknowledged grants on a file, and counts its entries.
+    fn change_log<T: Default>(
+        &mut self,
+        owner: &NlmOwner,
+        node: Node,
+        change: impl FnOnce(&mut GrantLog) -> T,
+    ) -> T {
+        let key = (owner.clone(), node);
+        let Some(log) = self.nlm.logs.get_mut(&key) else { return T::default() };
+        let before = log.counted();
+        let changed = change(log);
+        let after = log.counted();
+        if log.is_over() {
+            self.nlm.logs.remove(&key);
         }
-        self.count_ranges(&Holder::Nlm(owner.clone()), before, after);
+        self.count_ranges(&Holder::Nlm(key.0), before, after);
+        changed
     }
 
-    /// Removes a range that an owner unlocks from [`GrantedLock::before`] of its unacknowledged grants.
-    fn unlock_under_grants(&mut self, owner: &NlmOwner, node: Node, range: Range) {
-        let (mut before, mut after) = (0, 0);
-        for granted in self.nlm.granting.values_mut().filter(|g| g.is_over(owner, node, range)) {
-            before += granted.before.len();
-            granted.before = granted.before.iter().flat_map(|lock| without(lock, range)).collect();
-            after += granted.before.len();
-        }
-        self.count_ranges(&Holder::Nlm(owner.clone()), before, after);
+    /// Whether an owner holds a part of a range in the other mode.
+    fn holds_otherwise(&self, node: Node, holder: &Holder, lock: Lock) -> bool {
+        let ranges = self.files.get(&node).map(|file| &file.ranges);
+        let held = ranges.map_or(Vec::new(), |ranges| ranges.within(holder, lock.range));
+        held.iter().any(|held| held.exclusive != lock.exclusive)
     }
 
-    /// Undoes a grant: its owner gets back what it held in that range before.
+    /// Undoes a grant: its owner gets what it has in that range without it.
     fn take_back(&mut self, granted: GrantedLock) {
-        let GrantedLock { owner, node, range, before, .. } = granted;
+        let GrantedLock { number, owner, node, range, .. } = granted;
         let holder = Holder::Nlm(owner.clone());
+        let before = self.change_log(&owner, node, |log| log.reject(number));
         let kept: Vec<Lock> = self.change_ranges(node, range, &holder, |ranges| {
             ranges.unlock(&holder, range);
             let restore = |Lock { range, exclusive }| {
@@ -462,9 +477,7 @@ impl<F: Clone> State<F> {
         {
             let holder = Holder::Nlm(first.owner.clone());
             let (range, exclusive) = (first.range, first.exclusive);
-            let held = file.ranges.of(&holder).filter(|lock| overlap(lock.range, range));
-            let held = held.map(|lock| Lock { range: within(lock.range, range), ..lock });
-            let before: Vec<Lock> = held.collect();
+            let held = file.ranges.within(&holder, range);
             let is_free = file.ranges.conflict(&holder, range, exclusive).is_none()
                 && self.lock_in_store(node, range, exclusive).is_ok();
             let take = |ranges: &mut RangeLocks<Holder>| ranges.lock(&holder, range, exclusive);
@@ -474,12 +487,15 @@ impl<F: Clone> State<F> {
             }
             let Some(file) = self.files.get_mut(&node) else { return };
             let QueuedLock { owner, to, .. } = file.waiting.remove(at);
-            self.count_ranges(&holder, 0, before.len());
             let hosts = &mut self.nlm;
             hosts.left_line(&owner, node);
             hosts.granted += 1;
             let number = hosts.granted;
-            let granted = GrantedLock { number, owner, node, range, exclusive, to, before };
+            hosts.logs.entry((owner.clone(), node)).or_default();
+            let lock = Lock { range, exclusive };
+            self.change_log(&owner, node, |log| log.grant(number, lock, &held));
+            let hosts = &mut self.nlm;
+            let granted = GrantedLock { number, owner, node, range, exclusive, to };
             hosts.granting.insert(number, granted);
             hosts.unsent.push(number);
             hosts.tell.notify_one();
@@ -575,24 +591,6 @@ impl GrantedLock {
     fn is_over(&self, owner: &NlmOwner, node: Node, range: Range) -> bool {
         self.node == node && overlap(self.range, range) && self.owner == *owner
     }
-}
-
-fn overlap(a: Range, b: Range) -> bool {
-    a.start < b.end && b.start < a.end
-}
-
-/// The part of a range within one that overlaps it.
-fn within(range: Range, other: Range) -> Range {
-    Range { start: range.start.max(other.start), end: range.end.min(other.end) }
-}
-
-/// What is left of a lock after a range is unlocked.
-fn without(lock: &Lock, range: Range) -> impl Iterator<Item = Lock> + use<> {
-    let lock = *lock;
-    let in_front = Range { end: lock.range.end.min(range.start), ..lock.range };
-    let behind = Range { start: lock.range.start.max(range.end), ..lock.range };
-    let left = [in_front, behind].into_iter().filter(|range| range.start < range.end);
-    left.map(move |range| Lock { range, ..lock })
 }
 
 fn is_of(holder: &Holder, host: IpAddr) -> bool {

@@ -1,6 +1,8 @@
 //! NLM hosts, their owners, and the locks that they wait for.
 
 use crate::handle::Node;
+use crate::state::error::StateError;
+use crate::state::tables::grant_log::GrantLog;
 use crate::state::tables::lock::{Holder, LockError};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
@@ -8,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
-use weir_vfs::{Lock, LockConflict as Conflict, LockRange as Range};
+use weir_vfs::{LockConflict as Conflict, LockRange as Range};
 
 /// How long the server waits before it asks a host again for its state number.
 pub(in crate::state) const ASK_AGAIN: Duration = Duration::from_secs(60);
@@ -76,6 +78,8 @@ pub(crate) enum NlmError {
     Deadlock,
     /// A conflicting delegation must be recalled first.
     Delegated,
+    /// Changes of client records must be on disk before anything is granted.
+    Unsettled,
     /// A table is full.
     TooMany,
 }
@@ -85,6 +89,7 @@ impl From<LockError> for NlmError {
         match error {
             LockError::Denied(conflict) => Self::Denied(conflict),
             LockError::Deadlock => Self::Deadlock,
+            LockError::State(StateError::Unsettled) => Self::Unsettled,
             LockError::State(_) => Self::TooMany,
         }
     }
@@ -120,9 +125,6 @@ pub(crate) struct GrantedLock {
     pub(crate) exclusive: bool,
     /// Where to send the grant.
     pub(crate) to: ReplyTo,
-    /// The locks that the owner held in this range before, oldest first, cut to the range. They count
-    /// as held ranges.
-    pub(crate) before: Vec<Lock>,
 }
 
 /// The NLM hosts, their queued requests, and the grants that they have not acknowledged.
@@ -134,6 +136,8 @@ pub(in crate::state) struct Hosts {
     /// For each owner, the files on which it waits, and for how many locks.
     pub(in crate::state) waits: HashMap<NlmOwner, HashMap<Node, usize>>,
     pub(in crate::state) granting: HashMap<u64, GrantedLock>,
+    /// For each owner and file with such grants, what it keeps if its host rejects one.
+    pub(in crate::state) logs: HashMap<(NlmOwner, Node), GrantLog>,
     pub(in crate::state) granted: u64,
     /// Those of `granting` that [`State::nlm_take_granted`] has not taken yet.
     pub(in crate::state) unsent: Vec<u64>,

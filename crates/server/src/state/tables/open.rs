@@ -27,25 +27,79 @@ pub(in crate::state) struct Open<F> {
     pub(in crate::state) waits: bool,
     /// Each share mode that was opened, to check downgrades.
     pub(in crate::state) opened: Vec<Share>,
-    /// The number of OPENs whose truncation is in progress.
-    pub(in crate::state) truncations: u32,
+    /// The OPENs in progress, which may still be undone, oldest first.
+    pub(in crate::state) pending: Vec<PendingOpen>,
     pub(in crate::state) reader: Option<F>,
     pub(in crate::state) writer: Option<F>,
 }
 
+/// An OPEN in progress: what it adds to the open, and what it found there.
+#[derive(Clone, Debug)]
+pub(in crate::state) struct PendingOpen {
+    /// The sequence number that it gave the open; no other OPEN in progress has it.
+    pub(in crate::state) seq: u32,
+    /// Its share mode, unless a later OPEN_DOWNGRADE has given that up.
+    pub(in crate::state) share: Share,
+    /// Whether it is truncating the file.
+    pub(in crate::state) truncates: bool,
+    pub(in crate::state) before: BeforeOpen,
+}
+
+/// The fields of an open that the owner's next OPEN replaces.
+#[derive(Clone, Debug)]
+pub(in crate::state) struct BeforeOpen {
+    pub(in crate::state) seq: u32,
+    pub(in crate::state) by: Principal,
+    pub(in crate::state) made_by: Option<Principal>,
+}
+
 impl<F> Open<F> {
+    /// The share modes of all OPENs, those in progress included.
+    pub(in crate::state) fn modes(&self) -> impl Iterator<Item = Share> {
+        self.opened.iter().copied().chain(self.pending.iter().map(|pending| pending.share))
+    }
+
     /// Makes the share mode the union of what was opened, and ends what that no longer includes. The mode includes
     /// writing during truncations, too: no other open may deny these.
     pub(in crate::state) fn settle(&mut self) {
-        let opened = self.opened.iter().fold(Share::default(), |all, &share| all.union(share));
+        let opened = self.modes().fold(Share::default(), |all, share| all.union(share));
         if !opened.access.contains(Access::READ) {
             self.reader = None;
         }
         if !opened.access.contains(Access::WRITE) {
             self.writer = None;
         }
-        let truncating = if self.truncations > 0 { Access::WRITE } else { Access::empty() };
+        let truncates = self.pending.iter().any(|pending| pending.truncates);
+        let truncating = if truncates { Access::WRITE } else { Access::empty() };
         self.share = Share { access: opened.access | truncating, ..opened };
+    }
+
+    /// The OPEN in progress that gave the open this sequence number.
+    pub(in crate::state) fn pending(&mut self, seq: u32) -> Option<&mut PendingOpen> {
+        self.pending.iter_mut().find(|pending| pending.seq == seq)
+    }
+
+    /// Ends an OPEN in progress.
+    pub(in crate::state) fn take_pending(&mut self, seq: u32) -> Option<PendingOpen> {
+        let at = self.pending.iter().position(|pending| pending.seq == seq)?;
+        let taken = self.pending.remove(at);
+        if self.pending.is_empty() {
+            // An open without OPENs in progress needs no memory for them.
+            self.pending = Vec::new();
+        }
+        Some(taken)
+    }
+
+    /// Takes back what an OPEN has added, and nothing that others have added or changed since.
+    pub(in crate::state) fn undo(&mut self, seq: u32) {
+        let Some(PendingOpen { before, .. }) = self.take_pending(seq) else { return };
+        if let Some(next) = self.pending.iter_mut().find(|next| next.before.seq == seq) {
+            // If that one is undone as well, this one is not to come back.
+            next.before = before;
+        } else if self.seq == seq {
+            (self.seq, self.by, self.made_by) = (before.seq, before.by, before.made_by);
+        }
+        self.settle();
     }
 }
 
@@ -103,19 +157,6 @@ impl<F> OpenRequest<F> {
         let truncating = if self.truncates { Access::WRITE } else { Access::empty() };
         Share { access: self.share.access | truncating, ..self.share }
     }
-}
-
-/// A snapshot of an owner's open of a file, if it has one.
-#[derive(Clone, Debug)]
-pub(crate) struct OpenSnapshot(pub(in crate::state) Option<PriorOpen>);
-
-/// The fields of an existing open that the owner's next OPEN changes.
-#[derive(Clone, Debug)]
-pub(in crate::state) struct PriorOpen {
-    pub(in crate::state) seq: u32,
-    pub(in crate::state) opened: Vec<Share>,
-    pub(in crate::state) by: Principal,
-    pub(in crate::state) made_by: Option<Principal>,
 }
 
 /// What I/O under a stateid uses.

@@ -4,7 +4,7 @@
 use crate::locks::store_locks::open_store_locks;
 use crate::state::{
     self, ClientId, Conflict, Holder, LockError, LockOwner, LockRequest, LockTarget, Range,
-    StateRef, Touch,
+    StateError, StateRef, Touch,
 };
 use crate::v4::context::Context;
 use crate::v4::ops::v40::{SequencedRequest, begin_sequenced};
@@ -114,7 +114,15 @@ async fn lock_sequenced(cx: &mut Context, args: lock::Args) -> lock::Res {
     let node = request.node;
     let by = cx.state().account(client).address;
     let locks = open_store_locks(&cx.services.state, &fs, node, by).await;
-    let locked = cx.state().with_store_locks(node, locks, |state| state.lock(request, now));
+    let lock = || {
+        let request = request.clone();
+        cx.state().with_store_locks(node, locks.clone(), |state| state.lock(request, now))
+    };
+    let mut locked = lock();
+    while locked == Err(LockError::State(StateError::Unsettled)) {
+        cx.settle().await.map_err(Detailed::Plain)?;
+        locked = lock();
+    }
     match locked {
         Ok(id) => {
             let node = cx.current().map_err(Detailed::Plain)?.node;

@@ -9,8 +9,7 @@ use crate::operation::exclusive_create::{Exclusive, OWNERS_ALONE};
 use crate::operation::set_id;
 use crate::services::Services;
 use crate::state::{
-    self, Claim, ClientId, DelegationKind, LockOwner, OpenRequest, OpenSnapshot, Share, State,
-    StateError, Touch,
+    self, Claim, ClientId, DelegationKind, LockOwner, OpenRequest, Share, State, StateError, Touch,
 };
 use crate::v4::attrs::{self, ToSet};
 use crate::v4::context::{Context, Target};
@@ -93,6 +92,30 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         if *self.counts.get_mut() {
             self.services.state.lock().unreserve_open(self.client);
+        }
+    }
+}
+
+/// An open that this OPEN has made. Undone on drop, and so if the OPEN fails, panics or is given up, unless it is
+/// [kept](Self::keep): the client does not learn of it, so the owner gets back its previous state.
+struct OpenInProgress {
+    services: Arc<Services>,
+    id: state::StateId,
+    is_kept: bool,
+}
+
+impl OpenInProgress {
+    /// Keeps the open, of which the client learns now.
+    fn keep(mut self, state: &mut State<File>) {
+        self.is_kept = true;
+        state.keep_open(self.id);
+    }
+}
+
+impl Drop for OpenInProgress {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.services.state.lock().undo_open(self.id);
         }
     }
 }
@@ -231,25 +254,14 @@ async fn open_for(
     };
     let touch = if found.truncate { Touch::Change } else { share.touch() };
     let recalled = cx.services.recalls.claim(node, touch, Some(client)).await.map_err(of_vfs)?;
-    let (id, before) = take_share(cx, request, found.reserved.as_ref(), now).await?;
-    let ready = async {
-        if !cx.services.serves(node) {
-            return Err(Error::Stale);
-        }
-        cx.services.copies.quiesce_soon(node).await?;
-        if found.truncate {
-            truncate(cx, &target, &file, share.access).await?;
-        }
-        Ok(())
-    };
-    let ready = ready.await;
-    if found.truncate {
-        cx.state().truncated(id);
+    let taken = take_share(cx, request, found.reserved.as_ref(), now).await?;
+    if !cx.services.serves(node) {
+        return Err(Error::Stale);
     }
-    if let Err(error) = ready {
-        // The client does not learn of this open, so the owner gets back its previous state.
-        cx.state().undo_open(id, before);
-        return Err(error);
+    cx.services.copies.quiesce_soon(node).await?;
+    if found.truncate {
+        truncate(cx, &target, &file, share.access).await?;
+        cx.state().truncated(taken.id);
     }
     drop(recalled);
     let wishes = Wishes::of(cx.minor, &args);
@@ -261,12 +273,16 @@ async fn open_for(
     let stateid = match stateid_of(&delegation).filter(|_| wishes.either) {
         Some(held) => {
             // The delegation keeps the file open, and its stateid stands for the open's.
-            cx.state().undo_open(id, before);
+            drop(taken);
             cx.current_stateid = Some(held);
             flags |= open::ResultFlags::NO_OPEN_STATEID;
             StateId::ANONYMOUS
         }
-        None => cx.set_stateid(id),
+        None => {
+            let id = taken.id;
+            taken.keep(&mut cx.state());
+            cx.set_stateid(id)
+        }
     };
     // A client that can rely on CB_NOTIFY_LOCK polls less often.
     let tells = cx.minor > 0 && cx.state().can_call(client);
@@ -351,20 +367,18 @@ fn check_delegation(
     Ok(Some(if made { OpenRights::Makers } else { OpenRights::CallersAgain }))
 }
 
-/// Takes the share reservation of an open. A client that is not on disk yet is recorded first. Also
-/// returns what [`State::undo_open`](crate::state::State::undo_open) needs.
+/// Takes the share reservation of an open. A client that is not on disk yet is recorded first.
 async fn take_share(
     cx: &Context,
     request: OpenRequest<File>,
     reserved: Option<&Reservation>,
     now: Duration,
-) -> Result<(state::StateId, OpenSnapshot), Error> {
+) -> Result<OpenInProgress, Error> {
     let client = request.client;
     let take = |request: OpenRequest<File>| {
         let mut state = cx.state();
-        let before = state.opened(client, &request.owner, request.node);
         let reserved = reserved.map(|reserved| reserved.use_in(&mut state));
-        let opened = state.open(request, now).map(|id| (id, before));
+        let opened = state.open(request, now);
         if opened.is_err()
             && let Some(reserved) = reserved
         {
@@ -372,16 +386,22 @@ async fn take_share(
         }
         opened
     };
-    let mut opened = take(request.clone());
-    if matches!(opened, Err(StateError::Unrecorded)) {
-        let recorded = cx.services.records.record(client).await;
-        recorded.map_err(|error| {
-            error!("cannot write the state database: {error}");
-            Error::ServerFault
-        })?;
-        opened = take(request);
-    }
-    opened.map_err(of_state)
+    let mut is_recorded = false;
+    let id = loop {
+        match take(request.clone()) {
+            Err(StateError::Unrecorded) if !is_recorded => {
+                is_recorded = true;
+                let recorded = cx.services.records.record(client).await;
+                recorded.map_err(|error| {
+                    error!("cannot write the state database: {error}");
+                    Error::ServerFault
+                })?;
+            }
+            Err(StateError::Unsettled) => cx.settle().await?,
+            opened => break opened.map_err(of_state)?,
+        }
+    };
+    Ok(OpenInProgress { services: cx.services.clone(), id, is_kept: false })
 }
 
 /// Refuses what is not a regular file. Minor version 0 has only NFS4ERR_SYMLINK for symbolic links

@@ -4,7 +4,8 @@
 
 use crate::callback;
 use crate::state::{
-    Channel, Client, ClientId, Owner, SequenceArgs, Sequenced, SessionId, State, StateError, Why,
+    CallUses, Channel, Client, ClientId, Owner, SequenceArgs, Sequenced, SessionId, State,
+    StateError, Why,
 };
 use crate::v4::compound;
 use crate::v4::context::{Context, InSession};
@@ -216,6 +217,9 @@ pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence
         }
         Sequenced::Execute { client, fore, target_slots } => {
             state.clients.begin_call(client, now);
+            if let Ok(client) = state.clients.get(client) {
+                cx.uses = CallUses::of(client.in_use.clone());
+            }
             let keep = args.cache_this;
             cx.session = Some(InSession {
                 id,

@@ -26,10 +26,14 @@ pub(super) fn export(cache: &Cache, path: &str, options: ExportOptions) -> Expor
 }
 
 pub(super) async fn serve(exports: Vec<Export>) -> Fixture {
+    serve_adjusted(exports, |_| {}).await
+}
+
+pub(super) async fn serve_adjusted(exports: Vec<Export>, adjust: fn(&mut ServerConfig)) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let fs = exports[0].fs.clone();
-    let (server, addr, served) = start_with(exports, dir.path()).await;
-    Fixture { addr, server, served, fs, dir, adjust: |_| {} }
+    let (server, addr, served) = start_adjusted(exports, dir.path(), adjust).await;
+    Fixture { addr, server, served, fs, dir, adjust }
 }
 
 fn rule(network: &str, access: ClientAccess) -> ClientRule {

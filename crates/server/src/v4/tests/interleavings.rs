@@ -3,7 +3,7 @@
 
 use super::callbacks;
 use super::delegations::{WANT_READ, WANT_WRITE, delegation, open_as};
-use super::exports::{cache, export, serve, walk};
+use super::exports::{cache, export, serve, serve_adjusted, walk};
 use super::v40::introduce_at;
 use super::*;
 use futures_util::FutureExt;
@@ -109,6 +109,95 @@ async fn a_failed_truncating_open_keeps_the_earlier_open() {
     let counts = f.server.services.state.lock().counts();
     assert_eq!(f.client("c").await.fails(truncating(&b, 0)).await, Error::NoSpc);
     assert_eq!(f.server.services.state.lock().counts(), counts);
+}
+
+/// An OPEN of the file by a client that truncates it, and denies writing to others.
+fn truncating_open(c: &Client) -> Vec<Op> {
+    let Op::Open(mut args) = c.open_op("file", 2) else { panic!() };
+    let attrs = Attrs { size: Some(0), ..Attrs::default() };
+    args.how = open::How::Create(open::CreateHow::Unchecked(attrs.into()));
+    args.share_access = ShareAccess::READ;
+    vec![Op::Putrootfh(()), Op::Open(args)]
+}
+
+/// A compound in slot 1 of a session, whose first it is.
+fn in_slot_1(session: SessionId, ops: Vec<Op>) -> Vec<Op> {
+    let (sequence_id, slot, highest_slot) = (1, 1, 1);
+    let args = sequence::Args { session, sequence_id, slot, highest_slot, cache_this: false };
+    std::iter::once(Op::Sequence(args)).chain(ops).collect()
+}
+
+/// A file with data that no client has open, and a store that holds its truncation.
+async fn held_truncation(store: &Fault, f: &Fixture) -> (Client, FileHandle) {
+    let mut a = f.client("a").await;
+    let (file, stateid) = a.open("file").await;
+    let data = weir_nfs::Data::Bytes("old".into());
+    let args = write::Args { stateid, offset: 0, stable: StableHow::FileSync, data };
+    assert!(matches!(a.on(&file, Op::Write(args)).await, OpRes::Write(Ok(_))));
+    let args = close::Args { seqid: 0, open_stateid: stateid };
+    assert!(matches!(a.on(&file, Op::Close(args)).await, OpRes::Close(Ok(_))));
+    hold(store, Call::SetSize);
+    (a, file)
+}
+
+#[tokio::test]
+async fn a_failed_open_takes_back_its_own_share_mode_and_not_that_of_a_later_open() {
+    let store = store();
+    let f = Fixture::of(store.clone()).await;
+    let (mut a, file) = held_truncation(&store, &f).await;
+    let mut b = f.client("b").await;
+    let (mut again, session) = (f.connect("a", 2).await, a.session);
+    let failed = a.run(truncating_open(&a));
+    let (failed, opened) = tokio::join!(failed, async {
+        held(&store).await;
+        // Of the same owner, so that both are one open.
+        let opens = open_as(ShareAccess::READ, Claim::Fh);
+        let opened = again.raw(in_slot_1(session, vec![Op::Putfh(file.clone()), opens])).await;
+        let what = What::Fail(weir_vfs::Error::NoSpace);
+        store.clear();
+        store.add(Rule { call: Call::SyncNode, when: When::Always, what });
+        store.release();
+        opened.results.last().cloned()
+    });
+    assert!(failed.status.is_err(), "{failed:?}");
+    store.clear();
+    let Some(OpRes::Open(Ok(opened))) = opened else { panic!("{opened:?}") };
+    let read = read::Args { stateid: opened.stateid, offset: 0, count: 1 };
+    assert!(matches!(a.on(&file, Op::Read(read)).await, OpRes::Read(Ok(_))));
+    let writes = b.on(&file, open_as(ShareAccess::WRITE, Claim::Fh)).await;
+    assert!(matches!(writes, OpRes::Open(Ok(_))), "the failed open denies nothing: {writes:?}");
+    let args = close::Args { seqid: 0, open_stateid: opened.stateid };
+    assert!(matches!(a.on(&file, Op::Close(args)).await, OpRes::Close(Ok(_))));
+}
+
+#[tokio::test]
+async fn an_open_that_ends_in_a_panic_leaves_neither_its_share_mode_nor_its_truncation() {
+    let store = store();
+    let f = Fixture::of(store.clone()).await;
+    let (mut a, file) = held_truncation(&store, &f).await;
+    let mut b = f.client("b").await;
+    let mut dropped = f.connect("a", 2).await;
+    let reads = a.on(&file, open_as(ShareAccess::READ, Claim::Fh)).await;
+    assert!(matches!(reads, OpRes::Open(Ok(_))));
+    // Dropped where a panic would unwind it.
+    let local = f.server.connect("127.0.0.1:700".parse().unwrap(), f.addr);
+    let call = local.call(dropped.call("tag", &in_slot_1(a.session, truncating_open(&a))));
+    let mut call = Box::pin(call);
+    let early = (&mut call).now_or_never();
+    assert!(early.is_none(), "{early:?}");
+    held(&store).await;
+    drop(call);
+    for deny in [ShareAccess::READ, ShareAccess::WRITE] {
+        let Op::Open(args) = open_as(deny, Claim::Fh) else { panic!() };
+        let share_deny = open::ShareDeny::from_bits_retain(2);
+        let alone = open::Args { share_deny, ..args };
+        let opened = b.on(&file, Op::Open(alone)).await;
+        assert!(matches!(opened, OpRes::Open(Ok(_))), "{deny:?}: {opened:?}");
+        if let OpRes::Open(Ok(opened)) = opened {
+            let args = close::Args { seqid: 0, open_stateid: opened.stateid };
+            assert!(matches!(b.on(&file, Op::Close(args)).await, OpRes::Close(Ok(_))));
+        }
+    }
 }
 
 #[tokio::test]
@@ -486,4 +575,51 @@ async fn a_client_keeps_its_lease_while_the_store_delays_its_call() {
         CLOCK.advance(LEASE * 2);
         assert_eq!(b.run(taken).await.status, Ok(()), "version 4.{minor}");
     }
+}
+
+#[tokio::test]
+async fn a_call_that_hangs_in_one_export_keeps_no_state_in_another() {
+    static CLOCK: LazyLock<Arc<ManualClock>> = LazyLock::new(Arc::default);
+    const LEASE: Duration = Duration::from_secs(90);
+    const DENY_ALL: u32 = 3;
+    let (cache, store) = (cache(), store());
+    let hangs = export(&cache, "/hangs", ExportOptions::default());
+    let hangs = Export { fs: cache.mount(store.clone()), ..hangs };
+    let other = export(&cache, "/other", ExportOptions::default());
+    let f = serve_adjusted(vec![hangs, other], |config| config.clock = CLOCK.clone()).await;
+    let (mut a, mut b) = (f.client("a").await, f.client("b").await);
+    let opens = |c: &Client, path, name, deny| {
+        let mut ops = walk(path);
+        ops.push(c.open_op(name, deny));
+        ops
+    };
+    for path in ["/hangs", "/other"] {
+        a.ok(opens(&a, path, "file", DENY_ALL)).await;
+    }
+    hold(&store, Call::Create);
+    let delayed = a.run(opens(&a, "/hangs", "new", 0));
+    let meanwhile = async {
+        held(&store).await;
+        CLOCK.advance(LEASE * 2);
+        let taken = |c: &Client, path| match opens(c, path, "file", 0).pop() {
+            Some(Op::Open(args)) => {
+                let args = open::Args { how: open::How::NoCreate, ..args };
+                let mut ops = walk(path);
+                ops.push(Op::Open(args));
+                ops
+            }
+            other => panic!("{other:?}"),
+        };
+        let ops = ["/hangs", "/other"].map(|path| taken(&b, path));
+        let mut statuses = Vec::new();
+        for ops in ops {
+            statuses.push(b.run(ops).await.status);
+        }
+        let_go(&store);
+        statuses
+    };
+    let (reply, statuses) = tokio::join!(delayed, meanwhile);
+    assert_eq!((reply.status, statuses), (Ok(()), vec![Err(Error::ShareDenied), Ok(())]));
+    a.ok(vec![]).await;
+    assert_eq!(a.status_flags, sequence::StatusFlags::EXPIRED_SOME_STATE_REVOKED);
 }

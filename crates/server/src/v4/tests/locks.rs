@@ -48,6 +48,41 @@ async fn a_lock_excludes_other_clients_until_it_is_released() {
     ));
 }
 
+/// Sends a compound while a change of client records is due that cannot be written. It is refused.
+async fn refused(f: &Fixture, c: &mut Client, ops: Vec<Op>) {
+    let services = &f.server.services;
+    let owner = crate::state::Owner { sessions: true, name: "another".into() };
+    services.state.lock().is_to_be_written(owner);
+    crate::storage::recovery::tests::fill_disk(&services.recovery);
+    c.sequence += 1;
+    let ops: Vec<Op> = std::iter::once(c.sequence()).chain(ops).collect();
+    c.send("tag", ops.len() as u32, &ops).await;
+    let mut d = Decoder::new(c.reply().await);
+    let header: ReplyHeader = d.get().unwrap();
+    let refused = header == ReplyHeader::accepted(c.xid, AcceptStatus::SystemErr);
+    let failed = d.get::<CompoundResHeader>().is_ok_and(|header| header.status.is_err());
+    assert!(refused || failed, "{header:?}");
+}
+
+#[tokio::test]
+async fn a_request_that_is_refused_for_want_of_a_record_gets_nothing() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.client("a").await, f.client("b").await);
+    let (file, open_a) = a.open("file").await;
+    let (_, open_b) = b.open("file").await;
+    let lock = lock_op(open_a, LockType::Write, false);
+    refused(&f, &mut a, vec![Op::Putfh(file.clone()), lock]).await;
+    let locked = b.on(&file, lock_op(open_b, LockType::Write, false)).await;
+    assert!(matches!(locked, OpRes::Lock(Ok(_))), "{locked:?}");
+    let (other, _) = a.open("other").await;
+    let close = close::Args { seqid: 0, open_stateid: StateId::CURRENT };
+    a.ok(vec![Op::Putrootfh(()), a.open_op("other", 0), Op::Close(close)]).await;
+    let alone = vec![Op::Putrootfh(()), a.open_op("other", 3)];
+    refused(&f, &mut a, alone).await;
+    let opened = b.ok(vec![Op::Putrootfh(()), b.open_op("other", 0), Op::Getfh(())]).await;
+    assert_eq!(handle(&opened), Ok(other), "nothing is denied");
+}
+
 #[tokio::test]
 async fn a_share_reservation_excludes_other_clients_until_close() {
     let f = Fixture::new().await;

@@ -189,7 +189,12 @@ struct Reply {
 }
 
 impl Client {
-    async fn send(&mut self, tag: &'static str, operations: u32, ops: &[Op]) {
+    /// The record of a call, without its mark.
+    fn call(&mut self, tag: &'static str, ops: &[Op]) -> Bytes {
+        self.encode(tag, ops.len() as u32, ops).slice(4..)
+    }
+
+    fn encode(&mut self, tag: &'static str, operations: u32, ops: &[Op]) -> Bytes {
         self.xid += 1;
         let mut e = start_record();
         e.put(&CallHeader {
@@ -202,7 +207,12 @@ impl Client {
         });
         e.put(&CompoundHeader { tag: tag.into(), minor_version: self.minor, operations });
         ops.iter().for_each(|op| e.put(op));
-        self.stream.write_all(&finish_record(e).to_bytes()).await.unwrap();
+        finish_record(e).to_bytes()
+    }
+
+    async fn send(&mut self, tag: &'static str, operations: u32, ops: &[Op]) {
+        let record = self.encode(tag, operations, ops);
+        self.stream.write_all(&record).await.unwrap();
     }
 
     async fn record(&mut self) -> Bytes {
