@@ -14,20 +14,23 @@ pub(crate) fn fail_receivers(process: &Child) -> bool {
         weir_skip::skip("registers of other processors have other names");
         return false;
     }
-    for thread in receivers(process) {
-        let failed = within(Duration::from_secs(20), || match fail_read(thread) {
-            Ok(true) => Some(Ok(())),
-            // It was not waiting.
-            Ok(false) => None,
-            Err(error) => Some(Err(error)),
-        });
-        if let Err(error) = failed {
-            weir_skip::skip(format_args!("ptrace(2): {error}"));
-            return false;
+    let failed = within(Duration::from_secs(20), || {
+        let threads = receivers(process);
+        if threads.is_empty() {
+            return Some(Ok(()));
         }
+        threads.into_iter().find_map(|thread| match fail_read(thread) {
+            // If it was not waiting, it is tried again.
+            Ok(_) => None,
+            // It has ended: the thread has got its name from the one that started it, or it has failed just now.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => None,
+            Err(error) => Some(Err(error)),
+        })
+    });
+    if let Err(error) = failed {
+        weir_skip::skip(format_args!("ptrace(2): {error}"));
+        return false;
     }
-    // The kernel shows a thread until it has ended.
-    within(Duration::from_secs(20), || receivers(process).is_empty().then_some(()));
     true
 }
 
@@ -52,8 +55,7 @@ fn fail_read(thread: libc::pid_t) -> std::io::Result<bool> {
     let null = std::ptr::null_mut::<libc::c_void>();
     let checked = |result| if result == -1 { Err(Error::last_os_error()) } else { Ok(()) };
     // SAFETY: `thread` is not one of this process; the kernel writes and reads one structure of registers.
-    unsafe {
-        checked(libc::ptrace(libc::PTRACE_SEIZE, thread, null, null))?;
+    let fail = || unsafe {
         checked(libc::ptrace(libc::PTRACE_INTERRUPT, thread, null, null))?;
         let mut status = 0;
         checked(libc::waitpid(thread, &raw mut status, libc::__WALL).into())?;
@@ -67,7 +69,14 @@ fn fail_read(thread: libc::pid_t) -> std::io::Result<bool> {
         }
         checked(libc::ptrace(libc::PTRACE_DETACH, thread, null, null))?;
         Ok(waits)
-    }
+    };
+    // SAFETY: see above.
+    checked(unsafe { libc::ptrace(libc::PTRACE_SEIZE, thread, null, null) })?;
+    fail().inspect_err(|_| {
+        // A thread that ends is there until the process that traces it has waited for it.
+        // SAFETY: the kernel writes no status.
+        unsafe { libc::waitpid(thread, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) };
+    })
 }
 
 #[cfg(not(target_arch = "x86_64"))]
