@@ -1,8 +1,9 @@
 //! Mixed load of all versions on a server that is killed and restarted, with clients that vanish.
 //!
 //! 1. Each worker has a directory of its own and knows what the server has acknowledged there: every byte is read
-//!    back over NFS and, at the end, in the served directory. No step takes a name for a new one that the server has
-//!    acknowledged, or for one that is there if it was acknowledged as removed: a loss would be covered by what follows.
+//!    back over NFS and, at the end, in the served directory. No step creates a name anew that the server has
+//!    acknowledged, nor uses one that has come back after the server has acknowledged its removal: the step would hide
+//!    the loss.
 //! 2. Workers of version 4 count in one shared file under its lock: a lock that two of them hold at once loses a count.
 //! 3. The peak of the server's resident memory stays within its budget, what it had after its start, and what the table
 //!    of limits allows.
