@@ -24,7 +24,7 @@ pub(crate) fn verifier() -> [u8; 8] {
 
 /// Sets the initial attributes of a file that was created exclusively, and so without them. (A
 /// server may store the verifier in the file's times, which are set in any case, RFC 1813 section
-/// 3.3.8.) If that fails, the file is removed, unless its name refers to another by then.
+/// 3.3.8.) If that fails, the file is removed.
 pub(crate) async fn complete(
     protocol: &dyn Protocol,
     cred: &OpaqueAuth,
@@ -36,10 +36,21 @@ pub(crate) async fn complete(
         mtime: entry.set.mtime.or(Some(SetTime::Now)),
         ..entry.set.clone()
     };
-    let attr = protocol.setattr(cred, &node.handle, None, &set).await;
+    set_or_remove(protocol, cred, &NewEntry { set: &set, ..*entry }, node).await
+}
+
+/// Sets attributes of a new file; if that fails, removes it, unless its name refers to another file by then.
+pub(crate) async fn set_or_remove(
+    protocol: &dyn Protocol,
+    cred: &OpaqueAuth,
+    entry: &NewEntry<'_>,
+    node: &Node,
+) -> Result<Attr> {
+    let attr = protocol.setattr(cred, &node.handle, None, entry.set).await;
     if attr.is_err() && has_name(protocol, cred, &node.attr, (entry.dir, entry.name)).await {
+        let is_directory = node.attr.kind == FileKind::Directory;
         // The first error is the one to report.
-        let _ = protocol.remove(cred, entry.dir, entry.name, false).await;
+        let _ = protocol.remove(cred, entry.dir, entry.name, is_directory).await;
     }
     attr.map(|(attr, _)| attr)
 }

@@ -3,6 +3,8 @@
 mod common;
 
 use common::Served;
+use common::between::{Umaskless, Unmasked};
+use weir_client::{MountOptions, NfsFs};
 use weir_vfs::{Acl, AclKind, AclWho, Caller, CreateMode, FileId, FileSystem, SetAttr};
 
 /// Before 4.2, no request carries a umask.
@@ -33,12 +35,50 @@ async fn a_umask_has_no_say_where_a_default_list_is_inherited_over_v4_2() {
             assert_eq!(create(listed, name, how).await, mode_of_file, "{vers} {how:?}");
             assert_eq!(create(plain.id, name, how).await, 0o600, "{vers} {how:?}");
         }
+        // With an owner, which is set after an exclusive create, and the mode with it.
+        let made = nfs.lookup(&own, listed.entry(b"a")).await.unwrap();
+        let owned = SetAttr { uid: Some(made.uid), gid: Some(made.gid), ..masked(0o666) };
+        let new = listed.entry(b"owned").with(&owned);
+        let owned = nfs.create(&own, new, CreateMode::MustBeNew).await.unwrap().attr.mode;
+        assert_eq!(owned, mode_of_file, "{vers}");
         let mkdir = async |dir: FileId| {
             let new = masked(0o777);
             nfs.mkdir(&own, dir.entry(b"d").with(&new)).await.unwrap().mode
         };
         assert_eq!(mkdir(listed).await, mode_of_dir, "{vers}");
         assert_eq!(mkdir(plain.id).await, 0o700, "{vers}");
+        nfs.unmount().await;
+    }
+}
+
+/// The client applies the umask itself, and sets the mode in a request of its own.
+#[tokio::test]
+async fn a_umask_that_the_server_does_not_apply_is_applied_all_the_same() {
+    let served = Served::start();
+    let own = Caller::Own;
+    let none = SetAttr::default();
+    for lacks in [Unmasked::Creates, Unmasked::ExclusiveCreates] {
+        let between = Umaskless::to(served.addr, lacks).await;
+        let url = format!("nfs://{}/?vers=4.2", between.addr).parse().unwrap();
+        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+        let dir = nfs.mkdir(&own, nfs.root().entry(b"dir").with(&none)).await.unwrap().id;
+        let masked = |mode| SetAttr { mode: Some(mode), umask: Some(0o027), ..SetAttr::default() };
+        for (name, how) in [(b"a", CreateMode::MustBeNew), (b"b", CreateMode::MayExist)] {
+            let new = masked(0o666);
+            let made = nfs.create(&own, dir.entry(name).with(&new), how).await.unwrap().attr;
+            assert_eq!(made.mode, 0o640, "{lacks:?} {how:?}");
+        }
+        let new = masked(0o777);
+        let made = nfs.mkdir(&own, dir.entry(b"d").with(&new)).await.unwrap();
+        assert_eq!(made.mode, 0o750, "{lacks:?}");
+        nfs.symlink(&own, dir.entry(b"link").with(&new), b"a").await.unwrap();
+        assert_eq!(between.offended(), 0, "{lacks:?}: it sent what the server does not take");
+        for name in [b"a", b"b"] {
+            nfs.unlink(&own, dir.entry(name)).await.unwrap();
+        }
+        nfs.unlink(&own, dir.entry(b"link")).await.unwrap();
+        nfs.rmdir(&own, dir.entry(b"d")).await.unwrap();
+        nfs.rmdir(&own, nfs.root().entry(b"dir")).await.unwrap();
         nfs.unmount().await;
     }
 }

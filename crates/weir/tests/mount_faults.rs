@@ -3,6 +3,7 @@
 mod common;
 
 use common::mount::{Mount, source};
+use common::receivers::fail_receivers;
 use common::{Server, within};
 use rustix::process::Signal;
 use std::fs;
@@ -239,4 +240,20 @@ fn the_threads_that_notify_the_kernel_have_one_descriptor_alone() {
     };
     let held: Vec<_> = threads.map(held).collect();
     assert_eq!(held, [[Path::new("/dev/fuse")], [Path::new("/dev/fuse")]]);
+}
+
+#[test]
+fn a_mount_whose_requests_are_received_no_more_is_detached_and_fails() {
+    let (near, source) = source();
+    let from = source.to_str().unwrap();
+    let Some(mut mount) = Mount::start(near.path(), "mnt", &[], from) else { return };
+    let mut file = fs::File::create(mount.path("file")).unwrap();
+    file.write_all(b"written").unwrap();
+    if !fail_receivers(&mount.child) {
+        return;
+    }
+    assert!(file.sync_all().is_err(), "no request is answered any more");
+    assert_eq!(mount.ended().code(), Some(1));
+    assert!(!mount.is_mounted());
+    assert_eq!(fs::read(source.join("file")).unwrap(), b"written");
 }

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::receivers::fail_receivers;
 use common::{give_to_ordinary_user, scratch, text, weir, within};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -128,6 +129,19 @@ fn a_comparison_shows_what_a_plain_run_leaves_in_the_kernels_cache() {
         assert!(said.contains("not compared") && said.contains("engine mount"), "{said}");
     }
     assert_eq!(fs::read_to_string(dir.join("runs")).unwrap().lines().count(), 3);
+}
+
+#[test]
+fn exit_codes_of_all_sizes_are_compared() {
+    let Some((_scratch, dir)) = directory() else { return };
+    for code in [125, 128, 143, 255] {
+        let script = format!("exit {code}");
+        let args = ["--path", ".", "--compare", "--json", "sh", "-c", &script];
+        let output = run(&dir, &args);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+        let report: Value = serde_json::from_slice(&output.stderr).unwrap();
+        assert_eq!(report["plain"]["exit_code"], code, "{report}");
+    }
 }
 
 #[test]
@@ -317,6 +331,42 @@ fn a_command_whose_files_are_served_no_more_gets_errors() {
         outside.kill().unwrap();
         ended.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
         within(Duration::from_secs(20), || outside.try_wait().unwrap());
+    }
+}
+
+#[test]
+fn a_command_whose_requests_are_received_no_more_gets_errors_and_the_run_fails() {
+    let Some((_scratch, dir)) = directory() else { return };
+    fs::write(dir.join("file"), "content").unwrap();
+    for (end, code) in [("exit 7", 7), ("exit 0", 1)] {
+        let script = format!("echo ready; read go; cat file && exit 9; {end}");
+        let mut command = weir(["run", "--engine", "mount", "--path", ".", "sh", "-c", &script]);
+        command.current_dir(&dir).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut outside = Killed(command.spawn().unwrap());
+        let mut said = BufReader::new(outside.0.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        if !fail_receivers(&outside.0) {
+            return;
+        }
+        outside.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let ended = within(Duration::from_secs(20), || outside.0.try_wait().unwrap());
+        let mut errors = String::new();
+        outside.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert_eq!(ended.code(), Some(code), "{errors}");
+        assert!(errors.contains("cannot serve the command's files"), "{errors}");
+    }
+}
+
+/// A process that is killed when the test fails.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

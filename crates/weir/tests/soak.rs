@@ -1,7 +1,9 @@
 //! Mixed load of all versions on a server that is killed and restarted, with clients that vanish.
 //!
 //! 1. Each worker has a directory of its own and knows what the server has acknowledged there: every byte is read
-//!    back over NFS and, at the end, in the served directory.
+//!    back over NFS and, at the end, in the served directory. No step creates a name anew that the server has
+//!    acknowledged, nor uses one that has come back after the server has acknowledged its removal: the step would hide
+//!    the loss.
 //! 2. Workers of version 4 count in one shared file under its lock: a lock that two of them hold at once loses a count.
 //! 3. The peak of the server's resident memory stays within its budget, what it had after its start, and what the table
 //!    of limits allows.
@@ -17,6 +19,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Seek, SeekFrom, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
@@ -88,6 +91,30 @@ fn a_server_under_mixed_load_with_restarts_keeps_every_byte_and_returns_to_where
     }
     let counted = fs::read_to_string(soak.export.join("count")).unwrap_or_default();
     assert_eq!(counted.trim().parse().unwrap_or(0), load.counted.load(SeqCst), "a lost lock");
+}
+
+/// The load would cover the loss otherwise.
+#[test]
+fn the_load_takes_no_removed_name_that_comes_back_for_a_new_one() {
+    let soak = Soak::new();
+    let server = soak.start(0);
+    let load = Load::new(server.port, Duration::ZERO);
+    let mut worker = Worker::new(&load, VERSIONS.len() - 1);
+    let export = worker.connect();
+    export.create_dir(&worker.dir).unwrap();
+    for name in 0..FILES {
+        fs::write(soak.export.join(worker.path(&name.to_string())), "back").unwrap();
+    }
+    for _ in 0..4 {
+        catch_unwind(AssertUnwindSafe(|| worker.create(&export))).unwrap_err();
+    }
+    worker.files.insert("0".to_owned(), b"back".to_vec());
+    // To its own name, it does nothing.
+    let mut rename = || catch_unwind(AssertUnwindSafe(|| worker.rename(&export, "0"))).is_err();
+    assert!((0..100).any(|_| rename()));
+    // And a name that it has acknowledged is not just missing.
+    fs::remove_file(soak.export.join(worker.path("0"))).unwrap();
+    catch_unwind(AssertUnwindSafe(|| worker.remove(&export, "0"))).unwrap_err();
 }
 
 /// A server and its directories.
@@ -444,7 +471,16 @@ impl<'a> Worker<'a> {
 
     fn create(&mut self, export: &Export) {
         let name = self.random.below(FILES).to_string();
-        let file = self.check(export.create(self.path(&name)));
+        let options = weir_client::OpenOptions::new().write(true);
+        let options = match (self.files.contains_key(&name), self.random.below(2)) {
+            (true, _) => options.truncate(true),
+            (false, 0) => options.create_new(true),
+            (false, _) => {
+                self.check_presence(export, &name);
+                options.create(true)
+            }
+        };
+        let file = self.check(export.open_with(self.path(&name), &options));
         let len = self.random.below(PIECE);
         let data = self.random.bytes(len);
         self.check(file.write_at(0, data.clone()));
@@ -496,6 +532,8 @@ impl<'a> Worker<'a> {
             return;
         }
         let (from_path, to_path) = (self.path(name), self.path(&to));
+        self.check_presence(export, name);
+        self.check_presence(export, &to);
         self.change_names(|| export.rename(from_path, to_path));
         let bytes = self.files.remove(name).unwrap();
         self.files.insert(to, bytes);
@@ -503,8 +541,15 @@ impl<'a> Worker<'a> {
 
     fn remove(&mut self, export: &Export, name: &str) {
         let path = self.path(name);
+        self.check_presence(export, name);
         self.change_names(|| export.remove_file(path));
         self.files.remove(name);
+    }
+
+    /// Checks that the server has a name if it has acknowledged it last, and does not if it has acknowledged its end.
+    fn check_presence(&self, export: &Export, name: &str) {
+        let is_there = self.check(export.try_exists(self.path(name)));
+        assert_eq!(is_there, self.files.contains_key(name), "{}: {name}", self.url);
     }
 
     /// A change of names that the server made just before a restart may fail when the client sends it again

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use weir_nfs::v4::attr::{
     CHANGE, CLONE_BLKSIZE, FILEHANDLE, FILEID, FILES_FREE, FILES_TOTAL, FSID, LEASE_TIME,
     MAXFILESIZE, MAXLINK, MAXNAME, MAXREAD, MAXWRITE, MODE, NUMLINKS, OWNER, OWNER_GROUP, RAWDEV,
-    RDATTR_ERROR, SIZE, SPACE_AVAIL, SPACE_FREE, SPACE_TOTAL, SPACE_USED, SUPPORTED_ATTRS,
-    TIME_ACCESS, TIME_CREATE, TIME_METADATA, TIME_MODIFY, TYPE,
+    RDATTR_ERROR, SIZE, SPACE_AVAIL, SPACE_FREE, SPACE_TOTAL, SPACE_USED, SUPPATTR_EXCLCREAT,
+    SUPPORTED_ATTRS, TIME_ACCESS, TIME_CREATE, TIME_METADATA, TIME_MODIFY, TYPE,
 };
 use weir_nfs::v4::types::{FileType, NfsTime, SetTime};
 use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error};
@@ -53,6 +53,8 @@ pub(super) const SPACE: Bitmap = Bitmap::of(&[
 pub(super) const SHARED: Bitmap = Bitmap::of(&[CLONE_BLKSIZE]);
 /// Requested once, of the mount's root.
 pub(super) const ABOUT: Bitmap = Bitmap::of(&[SUPPORTED_ATTRS, LEASE_TIME, MAXREAD, MAXWRITE]);
+/// The same from minor version 1 on.
+pub(super) const ABOUT_WITH_SESSION: Bitmap = ABOUT.union(Bitmap::of(&[SUPPATTR_EXCLCREAT]));
 
 /// `None` if a mandatory attribute is missing.
 pub(super) fn attr_of(attrs: &Attrs, handle: &Handle, owners: &Owners) -> Option<Attr> {
@@ -161,6 +163,7 @@ pub(super) fn about(
         lease: Duration::from_secs(attrs.lease_time.unwrap_or(90).clamp(5, 3600).into()),
         xattrs: attrs.xattr_support.unwrap_or(false),
         supported: attrs.supported_attrs,
+        exclusive: attrs.suppattr_exclcreat,
         clones: attrs.supported_attrs.is_some_and(|s| s.contains(CLONE_BLKSIZE)),
     }
 }
@@ -174,6 +177,8 @@ pub(super) struct ServerLimits {
     pub(super) clones: bool,
     /// The attributes that the server supports.
     pub(super) supported: Option<Bitmap>,
+    /// Those that it sets in an exclusive create (RFC 8881 section 5.8.1.14).
+    pub(super) exclusive: Option<Bitmap>,
 }
 
 /// Users and groups of this machine, for servers that send names rather than numbers.

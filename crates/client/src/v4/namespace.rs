@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::protocol::{Handle, NewEntry, Node, Protocol, Special};
 use crate::retried;
 use std::sync::atomic::Ordering::Relaxed;
-use weir_nfs::v4::attr::{ACL, MODE_UMASK, ModeUmask};
+use weir_nfs::v4::attr::{ACL, MODE_UMASK, ModeUmask, SETTABLE};
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::open::{Claim, CreateHow, CreateVerifier, How};
 use weir_nfs::v4::types::{FileType, SpecData, StateId};
-use weir_nfs::v4::{Attrs, Error as Nfs4Error, Op, OpRes};
+use weir_nfs::v4::{Attrs, Bitmap, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{Access, Attr, FileKind, RenameFlags, SetAttr, SpecialFile};
 
@@ -25,43 +25,63 @@ impl V4 {
         entry: NewEntry<'_>,
         exclusive: bool,
     ) -> Result<Node> {
+        // What an exclusive create may set beside the verifier.
+        let allowed = self.about().and_then(|about| about.exclusive).filter(|_| exclusive);
+        let sends_umask = self.mode_umask(entry.set, allowed).is_some();
         let how = match (exclusive, self.has_sessions()) {
-            (false, _) => CreateHow::Guarded(self.attrs_of_new(entry.set).into()),
+            (false, _) => CreateHow::Guarded(self.attrs_of_new(entry.set, None).into()),
             (true, false) => CreateHow::Exclusive(retried::verifier()),
             (true, true) => {
-                let mode =
-                    SetAttr { mode: entry.set.mode, umask: entry.set.umask, ..SetAttr::default() };
-                let (verifier, attrs) = (retried::verifier(), self.attrs_of_new(&mode).into());
-                CreateHow::Exclusive41(CreateVerifier { verifier, attrs })
+                let mut attrs = self.attrs_of_new(&mode_of_new(entry.set), allowed);
+                attrs.retain(allowed.unwrap_or(SETTABLE));
+                let verifier = retried::verifier();
+                CreateHow::Exclusive41(CreateVerifier { verifier, attrs: attrs.into() })
             }
         };
-        let mut node = match self.has_sessions() {
+        let (mut node, set) = match self.has_sessions() {
             true => self.create_with_session(cred, &entry, How::Create(how)).await?,
             false => {
                 let made = self.create_without_session(cred, &entry, How::Create(how)).await?;
                 let node = self.node(made, "OPEN")?;
                 self.found(&node, entry.dir, entry.name);
-                node
+                (node, Bitmap::EMPTY)
             }
         };
+        let is_masked = sends_umask && set.contains(MODE_UMASK);
         if exclusive {
-            // The mode that the server has derived from the umask and the directory's default list stays.
-            let has_mode = self.mode_umask(entry.set).is_some();
-            // (A change of the owner clears set-user-ID bits, so they go with it once more.)
-            let chowns = entry.set.uid.is_some() || entry.set.gid.is_some();
-            let mode = if has_mode { chowns.then_some(node.attr.mode) } else { entry.set.mode };
-            let rest = SetAttr { mode, ..entry.set.clone() };
+            let mut rest = entry.set.clone();
+            if is_masked {
+                // The mode that the server has derived from the umask and the directory's default list stays. (A
+                // change of the owner clears set-user-ID bits, so they go with it once more.)
+                let chowns = rest.uid.is_some() || rest.gid.is_some();
+                (rest.mode, rest.umask) = (chowns.then_some(node.attr.mode), None);
+            }
             let entry = NewEntry { set: &rest, ..entry };
             node.attr = retried::complete(self, cred, &entry, &node).await?;
+        } else if sends_umask && !is_masked {
+            self.apply_umask(cred, &entry, &mut node).await?;
         }
         Ok(node)
     }
 
+    /// Sets the mode of a new file whose umask the server has not applied.
+    async fn apply_umask(
+        &self,
+        cred: &OpaqueAuth,
+        entry: &NewEntry<'_>,
+        node: &mut Node,
+    ) -> Result<()> {
+        let entry = NewEntry { set: &mode_of_new(entry.set), ..*entry };
+        node.attr = retried::set_or_remove(self, cred, &entry, node).await?;
+        Ok(())
+    }
+
     /// The attributes of a new file. Where the server takes the umask along with the mode (RFC 8275), it applies the
-    /// umask only in a directory without a default access control list; elsewhere it is applied here.
-    fn attrs_of_new(&self, set: &SetAttr) -> Attrs {
+    /// umask only in a directory without a default access control list; elsewhere it is applied here. `allowed`: what
+    /// the request may set, if that is not everything.
+    fn attrs_of_new(&self, set: &SetAttr, allowed: Option<Bitmap>) -> Attrs {
         let mut attrs = set_attrs(set);
-        attrs.mode_umask = self.mode_umask(set);
+        attrs.mode_umask = self.mode_umask(set, allowed);
         if attrs.mode_umask.is_some() {
             attrs.mode = None;
         }
@@ -70,20 +90,23 @@ impl V4 {
 
     /// A new file's mode and umask, if the umask is the server's to apply. Only where files have access control lists:
     /// Linux's server before 5.8 ignores the umask elsewhere, where it is no different from one that is applied here.
-    fn mode_umask(&self, set: &SetAttr) -> Option<ModeUmask> {
+    fn mode_umask(&self, set: &SetAttr, allowed: Option<Bitmap>) -> Option<ModeUmask> {
         let supported = self.about().and_then(|about| about.supported).unwrap_or_default();
-        if self.minor < 2 || !supported.contains(MODE_UMASK) || !supported.contains(ACL) {
+        let is_allowed = allowed.is_none_or(|allowed| allowed.contains(MODE_UMASK));
+        let is_supported = supported.contains(MODE_UMASK) && supported.contains(ACL);
+        if self.minor < 2 || !is_supported || !is_allowed {
             return None;
         }
         Some(ModeUmask { mode: set.mode?, umask: set.umask? & 0o777 })
     }
 
+    /// Creates a regular file, and closes it. Returns the attributes that the server has set, too.
     async fn create_with_session(
         &self,
         cred: &OpaqueAuth,
         entry: &NewEntry<'_>,
         how: How,
-    ) -> Result<Node> {
+    ) -> Result<(Node, Bitmap)> {
         let claim = Claim::Null(entry.name.into());
         let args = self.open_args(Access::READ | Access::WRITE, how, claim);
         let mut ops = node_ops(vec![putfh(entry.dir), Op::Open(args)]);
@@ -107,7 +130,7 @@ impl V4 {
                 {
                     tracing::debug!("{error}");
                 }
-                Ok(node)
+                Ok((node, opened.attrs_set))
             }
             _ => {
                 self.checked("OPEN", answer.status)?;
@@ -137,7 +160,7 @@ impl V4 {
         let args = op::create::Args {
             kind,
             name: entry.name.into(),
-            attrs: self.attrs_of_new(entry.set).into(),
+            attrs: self.attrs_of_new(entry.set, None).into(),
         };
         let ops = node_ops(vec![putfh(entry.dir), Op::Create(args)]);
         let answer = self.exchange(cred, "CREATE", &ops, None).await?;
@@ -149,7 +172,20 @@ impl V4 {
             return Ok(node);
         }
         self.checked("CREATE", answer.status)?;
-        self.node(answer.results, "CREATE")
+        let created = answer.results.iter().find_map(|result| match result {
+            OpRes::Create(Ok(created)) => Some(created.set),
+            _ => None,
+        });
+        let mut node = self.node(answer.results, "CREATE")?;
+        // The mode of a symbolic link means nothing.
+        let has_mode = node.attr.kind != FileKind::Symlink;
+        if has_mode
+            && self.mode_umask(entry.set, None).is_some()
+            && !created.is_some_and(|set| set.contains(MODE_UMASK))
+        {
+            self.apply_umask(cred, &entry, &mut node).await?;
+        }
+        Ok(node)
     }
 
     /// Adds a name for a file.
@@ -270,4 +306,9 @@ impl V4 {
             status => self.checked("RENAME", status),
         }
     }
+}
+
+/// The mode and the umask alone.
+fn mode_of_new(set: &SetAttr) -> SetAttr {
+    SetAttr { mode: set.mode, umask: set.umask, ..SetAttr::default() }
 }

@@ -5,7 +5,7 @@
 //! 2. A new client has nothing to reclaim, and says so with its first compound, before it asks for any
 //!    state (RFC 8881 section 18.51.3).
 
-use super::attr::{ABOUT, about};
+use super::attr::{ABOUT, ABOUT_WITH_SESSION, about};
 use super::client::V4;
 use super::requests::{getattr, lookup, node_ops, putfh, take};
 use crate::error::{Error, Result};
@@ -159,7 +159,7 @@ impl V4 {
     /// Asks about a file system. Servers have been seen to refuse the question for extended attributes
     /// (nfs-ganesha 4.3) rather than leave out the answer, so it comes last.
     fn about_ops(&self) -> Vec<Op> {
-        let mut ops = vec![getattr(ABOUT)];
+        let mut ops = vec![getattr(if self.has_sessions() { ABOUT_WITH_SESSION } else { ABOUT })];
         if self.minor >= 2 {
             ops.push(getattr(Bitmap::of(&[XATTR_SUPPORT])));
         }

@@ -9,9 +9,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use weir_nfs::v4::{CompoundHeader, Op, OpCode, PROGRAM};
+use weir_nfs::v4::attr::MODE_UMASK;
+use weir_nfs::v4::op::open::{CreateHow, How};
+use weir_nfs::v4::{Bitmap, CompoundHeader, CompoundResHeader, Op, OpCode, OpRes, PROGRAM};
 use weir_rpc::CallHeader;
-use weir_xdr::Decoder;
+use weir_xdr::{Decoder, Encoder};
 
 /// The proxy.
 #[derive(Clone)]
@@ -206,6 +208,127 @@ pub(crate) async fn falsified(
         }
     });
     addr
+}
+
+/// Which creates do not take the umask (MODE_UMASK of RFC 8275).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unmasked {
+    /// None does: the server ignores it, and does not name it among the attributes that it has set.
+    Creates,
+    /// Exclusive ones do not, as the server says.
+    ExclusiveCreates,
+}
+
+/// A proxy that has the server behind it lack the umask of new files.
+#[derive(Clone)]
+pub(crate) struct Umaskless {
+    pub(crate) addr: SocketAddr,
+    offended: Arc<AtomicUsize>,
+}
+
+impl Umaskless {
+    pub(crate) async fn to(server: SocketAddr, lacks: Unmasked) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let umaskless = Self { addr: listener.local_addr().unwrap(), offended: Arc::default() };
+        let offended = Arc::clone(&umaskless.offended);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(server).await.unwrap();
+                tokio::spawn(pass_without_umask(client, server, lacks, Arc::clone(&offended)));
+            }
+        });
+        umaskless
+    }
+
+    /// How many creates had a umask although the server has said that it does not take it.
+    pub(crate) fn offended(&self) -> usize {
+        self.offended.load(Relaxed)
+    }
+}
+
+async fn pass_without_umask(
+    client: TcpStream,
+    server: TcpStream,
+    lacks: Unmasked,
+    offended: Arc<AtomicUsize>,
+) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let compounds: Mutex<HashSet<[u8; 4]>> = Mutex::default();
+    let forth = async {
+        while let Some(call) = record(&mut from_client).await {
+            if ops_of(&call).is_some() {
+                compounds.lock().unwrap().insert(*call.first_chunk().unwrap());
+            }
+            pass_on(&mut to_server, &without_umask(call, lacks, &offended)).await;
+        }
+    };
+    let back = async {
+        while let Some(reply) = record(&mut from_server).await {
+            let is_meant = compounds.lock().unwrap().remove(reply.first_chunk().unwrap());
+            let excludes = is_meant && lacks == Unmasked::ExclusiveCreates;
+            let reply = if excludes { without_exclusive_umask(reply) } else { reply };
+            pass_on(&mut to_client, &reply).await;
+        }
+    };
+    tokio::select! { () = forth => {}, () = back => {} }
+}
+
+/// Removes the umask, and the mode with it, from the creates of a call that do not take it.
+fn without_umask(call: Vec<u8>, lacks: Unmasked, offended: &AtomicUsize) -> Vec<u8> {
+    if ops_of(&call).is_none() {
+        return call;
+    }
+    let mut d = Decoder::new(call.clone().into());
+    CallHeader::decode(&mut d).unwrap();
+    let begin = call.len() - d.remaining();
+    let compound: CompoundHeader = d.get().unwrap();
+    let mut e = Encoder::new();
+    e.raw(&call[..begin]);
+    e.put(&compound);
+    for _ in 0..compound.operations {
+        let mut op = Op::decode_next(&mut d).unwrap();
+        let attrs = match &mut op {
+            Op::Create(args) if lacks == Unmasked::Creates => Some(&mut args.attrs),
+            Op::Open(args) => match &mut args.how {
+                How::Create(CreateHow::Exclusive41(how)) => Some(&mut how.attrs),
+                How::Create(CreateHow::Guarded(attrs) | CreateHow::Unchecked(attrs)) => {
+                    Some(attrs).filter(|_| lacks == Unmasked::Creates)
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        let attrs = attrs.and_then(|attrs| attrs.0.as_mut().ok());
+        if attrs.is_some_and(|attrs| attrs.mode_umask.take().is_some())
+            && lacks == Unmasked::ExclusiveCreates
+        {
+            offended.fetch_add(1, Relaxed);
+        }
+        e.put(&op);
+    }
+    e.finish().to_bytes().to_vec()
+}
+
+/// Removes the umask from what a reply says of exclusive creates.
+fn without_exclusive_umask(reply: Vec<u8>) -> Vec<u8> {
+    /// Transaction, kind, acceptance, an empty verifier of two words, status.
+    const HEADER: usize = 24;
+    let mut d = Decoder::new(reply[HEADER..].to_vec().into());
+    let compound: CompoundResHeader = d.get().unwrap();
+    let mut e = Encoder::new();
+    e.raw(&reply[..HEADER]);
+    e.put(&compound);
+    for _ in 0..compound.results {
+        let mut result = OpRes::decode_next(&mut d).unwrap();
+        if let OpRes::Getattr(Ok(attrs)) = &mut result
+            && let Some(set) = attrs.suppattr_exclcreat
+        {
+            attrs.suppattr_exclcreat = Some(set.difference(Bitmap::of(&[MODE_UMASK])));
+        }
+        e.put(&result);
+    }
+    e.finish().to_bytes().to_vec()
 }
 
 /// A proxy that loses a reply with its connection when a test wants it, and renumbers the xids of

@@ -49,6 +49,8 @@ impl Mounted {
                 if sent.is_err() {
                     self.take_back(answer).await;
                     self.drop_what_may_have_changed(&request);
+                } else if let Some(granted) = answer.lock {
+                    self.keep_lock(granted);
                 }
             }
         }
@@ -56,8 +58,8 @@ impl Mounted {
 
     /// Undoes what an answer would have handed over.
     async fn take_back(&self, answer: Answer) {
-        if let Some((node, owner, range)) = answer.lock {
-            self.unlock(node, owner, range).await;
+        if let Some(granted) = answer.lock {
+            self.take_back_lock(granted).await;
         }
         // The file first: what it leaves to do is noted at its node.
         if let Some(fh) = answer.file {

@@ -107,8 +107,18 @@ pub(super) struct Answer {
     pub(super) file: Option<u64>,
     /// An open directory.
     pub(super) directory: Option<u64>,
-    /// A lock: its node, owner and range.
-    pub(super) lock: Option<(u64, LockOwner, LockRange)>,
+    /// A lock.
+    pub(super) lock: Option<Granted>,
+}
+
+/// A lock that was granted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Granted {
+    pub(super) node: u64,
+    pub(super) owner: LockOwner,
+    pub(super) range: LockRange,
+    /// By flock(2): it belongs to all processes that have the open file.
+    pub(super) is_flock: bool,
 }
 
 impl Answer {

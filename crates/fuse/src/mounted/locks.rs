@@ -11,10 +11,12 @@
 //! 4. Data is written out before a lock is released, and what others have written is seen once a lock is
 //!    granted.
 //! 5. A wait that is interrupted is answered when the request for the lock is withdrawn. A lock that is
-//!    granted to a thread that was killed meanwhile is released.
+//!    granted to a thread that was killed meanwhile is released. One of flock(2) belongs to all processes that have
+//!    the open file: it is released unless one of them knows that it has it, or asks for it.
 
-use crate::mounted::file_system::{Answer, Answered, Mounted};
+use crate::mounted::file_system::{Answer, Answered, Granted, Mounted};
 use crate::mounted::handles::OpenFile;
+use crate::mounted::nodes::FlockEnd;
 use crate::session::pending::Reply;
 use crate::wire::abi::{self, LkIn, LkOut};
 use crate::wire::reply::Errno;
@@ -86,34 +88,75 @@ impl Mounted {
             return Ok(Answer::nothing());
         };
         let is_flock = args.lk_flags & abi::LK_FLOCK != 0;
-        let had = self.nodes.may_have_locks(node, owner);
+        let mut has_begun = false;
         let request = async {
             // The lock may replace an exclusive one by a shared one. And pages that are not written yet would
             // hide what others have written.
             self.write_out(&open).await;
             let file = self.lock_file(node, &open).await?;
             self.nodes.note_lock(node, owner, args.fh);
-            if is_flock && had {
-                match file.lock(owner, lock, false).await {
-                    // Two that upgrade do not wait for each other: the old lock ends first (flock(2)).
-                    Err(Error::WouldBlock) => self.unlock(node, owner, LockRange::ALL).await,
-                    taken => return Ok(taken?),
+            if is_flock {
+                let had = {
+                    let turn = self.nodes.flock_turn(node);
+                    let _turn = match &turn {
+                        Some(turn) => Some(turn.lock().await),
+                        None => None,
+                    };
+                    self.nodes.flock_begins(node, owner)
+                };
+                has_begun = true;
+                if had {
+                    match file.lock(owner, lock, false).await {
+                        // Two that upgrade do not wait for each other: the old lock ends first (flock(2)).
+                        Err(Error::WouldBlock) => self.unlock(node, owner, LockRange::ALL).await,
+                        taken => return Ok(taken?),
+                    }
                 }
             }
             Ok::<_, Errno>(file.lock(owner, lock, wait).await?)
         };
-        tokio::select! {
+        let taken = tokio::select! {
             // In this order, so that no lock is granted after a signal.
             biased;
-            () = reply.given_up(), if wait => return Err(Error::Interrupted.into()),
+            () = reply.given_up(), if wait => Err(Error::Interrupted.into()),
             taken = request => taken,
-        }?;
+        };
+        if let Err(error) = taken {
+            if has_begun {
+                self.end_flock(node, owner, FlockEnd::Refused).await;
+            }
+            return Err(error);
+        }
         // Again: its process may have closed the file in another thread while it waited.
         self.nodes.note_lock(node, owner, args.fh);
         self.see_others(node, &open).await;
-        // One of flock(2) belongs to all processes that have the open file, and ends with that.
-        let unwanted = (!is_flock || !had).then_some((node, owner, lock.range));
-        Ok(Answer { lock: unwanted, ..Answer::nothing() })
+        let granted = Granted { node, owner, range: lock.range, is_flock };
+        Ok(Answer { lock: Some(granted), ..Answer::nothing() })
+    }
+
+    /// A program has got the answer that it has a lock.
+    pub(super) fn keep_lock(&self, granted: Granted) {
+        if granted.is_flock {
+            self.nodes.flock_ends(granted.node, granted.owner, FlockEnd::Told);
+        }
+    }
+
+    /// The program that asked for a lock was killed before the answer.
+    pub(super) async fn take_back_lock(&self, granted: Granted) {
+        let Granted { node, owner, range, is_flock } = granted;
+        match is_flock {
+            true => self.end_flock(node, owner, FlockEnd::Untold).await,
+            false => self.unlock(node, owner, range).await,
+        }
+    }
+
+    /// Ends a request of flock(2) without a lock for its program.
+    async fn end_flock(&self, node: u64, owner: LockOwner, end: FlockEnd) {
+        let Some(turn) = self.nodes.flock_turn(node) else { return };
+        let _turn = turn.lock().await;
+        if self.nodes.flock_ends(node, owner, end) {
+            self.unlock(node, owner, LockRange::ALL).await;
+        }
     }
 
     /// Releases locks, if there are any.

@@ -10,6 +10,7 @@ use crate::wire::reply::Errno;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use tokio::sync::Mutex as AsyncMutex;
 use weir_vfs::{Attr, FileId, LockOwner, OpenFile};
 
 /// The nodes in use.
@@ -46,8 +47,35 @@ struct Node {
 struct Locks {
     /// The open file of the store that holds them.
     file: Arc<dyn OpenFile>,
-    /// The owners that may have some, and through which open file each of them has asked last.
-    owners: HashMap<LockOwner, u64>,
+    /// The owners that may have some.
+    owners: HashMap<LockOwner, Asked>,
+    /// Held while a lock of flock(2) is released that no program knows of: a request of the same owner that is granted
+    /// meanwhile would lose it.
+    turn: Arc<AsyncMutex<()>>,
+}
+
+/// What an owner has asked for.
+#[derive(Default)]
+struct Asked {
+    /// Through which open file the last time.
+    fh: u64,
+    /// Of flock(2): requests that are not answered.
+    asking: usize,
+    /// Of flock(2): a program was told that it has the lock.
+    is_told: bool,
+    /// Of flock(2): a request was granted whose program did not learn of that.
+    is_untold: bool,
+}
+
+/// How a request for a lock of flock(2) ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlockEnd {
+    /// It was granted, and its program knows.
+    Told,
+    /// It was granted, but its program was killed.
+    Untold,
+    /// It was not granted.
+    Refused,
 }
 
 /// The hidden name of a file without a name.
@@ -78,6 +106,12 @@ impl Node {
             locks: None,
             hidden: None,
         }
+    }
+}
+
+impl Table {
+    fn asked(&mut self, node: u64, owner: LockOwner) -> Option<&mut Asked> {
+        self.nodes.get_mut(&node)?.locks.as_mut()?.owners.get_mut(&owner)
     }
 }
 
@@ -237,7 +271,7 @@ impl Nodes {
         let mut table = self.table.lock();
         match table.nodes.get_mut(&node) {
             Some(node) if node.opens > 0 => {
-                let new = || Box::new(Locks { file, owners: HashMap::new() });
+                let new = || Box::new(Locks { file, owners: HashMap::new(), turn: Arc::default() });
                 Arc::clone(&node.locks.get_or_insert_with(new).file)
             }
             _ => file,
@@ -248,8 +282,37 @@ impl Nodes {
     pub(crate) fn note_lock(&self, node: u64, owner: LockOwner, fh: u64) {
         let mut table = self.table.lock();
         if let Some(locks) = table.nodes.get_mut(&node).and_then(|node| node.locks.as_mut()) {
-            locks.owners.insert(owner, fh);
+            locks.owners.entry(owner).or_default().fh = fh;
         }
+    }
+
+    /// What a request of flock(2) takes before it [begins](Self::flock_begins), and while what it has is released.
+    pub(crate) fn flock_turn(&self, node: u64) -> Option<Arc<AsyncMutex<()>>> {
+        let table = self.table.lock();
+        table.nodes.get(&node)?.locks.as_ref().map(|locks| Arc::clone(&locks.turn))
+    }
+
+    /// Notes that an owner of flock(2), which is noted, asks for its lock. Returns whether a program was told that it
+    /// has one.
+    pub(crate) fn flock_begins(&self, node: u64, owner: LockOwner) -> bool {
+        let mut table = self.table.lock();
+        let Some(asked) = table.asked(node, owner) else { return false };
+        asked.asking += 1;
+        asked.is_told
+    }
+
+    /// Notes that such a request has ended. Returns whether the owner has a lock that no program knows of, nor asks
+    /// for: it is to be released.
+    pub(crate) fn flock_ends(&self, node: u64, owner: LockOwner, end: FlockEnd) -> bool {
+        let mut table = self.table.lock();
+        let Some(asked) = table.asked(node, owner) else { return false };
+        asked.asking = asked.asking.saturating_sub(1);
+        match end {
+            FlockEnd::Told => (asked.is_told, asked.is_untold) = (true, false),
+            FlockEnd::Untold => asked.is_untold = !asked.is_told,
+            FlockEnd::Refused => {}
+        }
+        asked.is_untold && asked.asking == 0
     }
 
     /// Whether an owner may have locks.
@@ -263,7 +326,12 @@ impl Nodes {
     pub(crate) fn note_unlocked(&self, node: u64, owner: LockOwner) {
         let mut table = self.table.lock();
         if let Some(locks) = table.nodes.get_mut(&node).and_then(|node| node.locks.as_mut()) {
-            locks.owners.remove(&owner);
+            match locks.owners.get_mut(&owner) {
+                Some(asked) if asked.asking > 0 => {
+                    (asked.is_told, asked.is_untold) = (false, false);
+                }
+                _ => _ = locks.owners.remove(&owner),
+            }
         }
     }
 
@@ -272,7 +340,7 @@ impl Nodes {
         let table = self.table.lock();
         let locks = table.nodes.get(&node).and_then(|node| node.locks.as_ref());
         let owners = locks.into_iter().flat_map(|locks| &locks.owners);
-        owners.filter(|&(_, &through)| through == fh).map(|(&owner, _)| owner).collect()
+        owners.filter(|(_, asked)| asked.fh == fh).map(|(&owner, _)| owner).collect()
     }
 
     /// How many nodes there are.

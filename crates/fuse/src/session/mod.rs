@@ -65,7 +65,7 @@ const MOST_WAIT: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Session {
     mounted: Arc<Mounted>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
 impl Session {
@@ -119,13 +119,22 @@ impl Session {
     }
 
     /// Waits until the file system is unmounted, and no program uses it. Returns what was moved.
-    pub fn wait(self) -> Moved {
+    ///
+    /// # Errors
+    /// The file system is still mounted, but no thread receives its requests any more. Unless a guard answers them
+    /// ([`crate::guard`]), programs wait until the last descriptor of the connection is closed.
+    pub fn wait(self) -> io::Result<Moved> {
+        let mut ended = Err(io::Error::other("a thread panicked"));
         for thread in self.threads {
-            // The thread has reported its panic.
-            let _ = thread.join();
+            match thread.join() {
+                Ok(Ok(())) => ended = Ok(()),
+                Ok(Err(error)) if ended.is_err() => ended = Err(error),
+                // Others have received until the end; or the thread has reported its panic.
+                Ok(Err(_)) | Err(_) => {}
+            }
         }
         let data = self.mounted.counters.data();
-        Moved { read_bytes: data.read_bytes, written_bytes: data.written_bytes }
+        ended.map(|()| Moved { read_bytes: data.read_bytes, written_bytes: data.written_bytes })
     }
 
     /// Counts what the kernel asks for.
@@ -237,7 +246,11 @@ impl Wake for Unpark {
 }
 
 impl Receiver {
-    fn run(self, mut buffer: Buffer) {
+    /// Receives until the end of the connection.
+    ///
+    /// # Errors
+    /// The device fails.
+    fn run(self, mut buffer: Buffer) -> io::Result<()> {
         let _within = self.runtime.enter();
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         loop {
@@ -246,8 +259,11 @@ impl Receiver {
             self.receiving.fetch_sub(1, Ordering::Relaxed);
             match received {
                 Ok(Some(len)) => self.handle(&waker, &mut buffer, len),
-                Ok(None) => return,
-                Err(error) => return error!("cannot receive from the FUSE device: {error}"),
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    error!("cannot receive from the FUSE device: {error}");
+                    return Err(error);
+                }
             }
         }
     }

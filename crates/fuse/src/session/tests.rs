@@ -134,7 +134,7 @@ impl Drop for Kernel {
     fn drop(&mut self) {
         // The end of the connection ends the session's threads.
         rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).unwrap();
-        self.session.take().unwrap().wait();
+        self.session.take().unwrap().wait().unwrap();
     }
 }
 

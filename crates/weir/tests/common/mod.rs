@@ -3,6 +3,7 @@
 
 pub(crate) mod mount;
 pub(crate) mod nfs3;
+pub(crate) mod receivers;
 
 use serde_json::Value;
 use std::ffi::OsStr;

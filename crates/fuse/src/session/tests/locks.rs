@@ -163,6 +163,141 @@ fn a_lock_that_a_killed_thread_gets_is_released() {
     assert!(taken);
 }
 
+/// A lock of flock(2) on the whole file.
+fn flock(fh: u64, owner: u64, kind: i32) -> abi::LkIn {
+    abi::LkIn { lk_flags: abi::LK_FLOCK, ..lock(fh, owner, kind) }
+}
+
+const EXCLUSIVELY: weir_vfs::Lock =
+    weir_vfs::Lock { range: weir_vfs::LockRange::ALL, exclusive: true };
+const OTHER: weir_vfs::LockOwner = weir_vfs::LockOwner(9);
+
+/// A session over a store that can hold calls, one open file of it, and the same file in the store, opened by
+/// another program.
+struct Contended {
+    kernel: Kernel,
+    store: Arc<Fault>,
+    runtime: tokio::runtime::Runtime,
+    node: u64,
+    fh: u64,
+    other: Arc<dyn OpenFile>,
+}
+
+impl Contended {
+    fn new() -> Self {
+        let store = Fault::over(MemoryFs::new(), 1);
+        let mut kernel = Kernel::start_over(store.clone());
+        let (node, fh) = kernel.create(b"f");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let other = runtime.block_on(async {
+            let id = kernel.fs.lookup(&Caller::Own, kernel.fs.root().entry(b"f")).await.unwrap().id;
+            let both = Access::READ | Access::WRITE;
+            kernel.fs.store().open(&Caller::Own, id, both).await.unwrap()
+        });
+        Self { kernel, store, runtime, node, fh, other }
+    }
+
+    /// Whether the other program gets a lock now; with that, it holds one exclusively.
+    fn other_locks(&self, lock: weir_vfs::Lock) -> bool {
+        match self.runtime.block_on(self.other.lock(OTHER, lock, false)) {
+            Ok(()) => true,
+            Err(error) => {
+                assert_eq!(error, Error::WouldBlock);
+                false
+            }
+        }
+    }
+
+    fn other_unlocks(&self) {
+        self.runtime.block_on(self.other.unlock(OTHER, EXCLUSIVELY.range)).unwrap();
+    }
+
+    /// Kills the thread of a request for a lock that is granted: `grants` has the store grant it.
+    fn kill_when_granted(&mut self, number: u64, grants: impl FnOnce(&Self)) {
+        // With the lock, it looks at what others have written.
+        self.store.add(Rule { call: Call::Getattr, when: When::Always, what: What::Hold });
+        grants(self);
+        while self.store.held() == 0 {
+            std::thread::yield_now();
+        }
+        self.kernel.ask(opcode::INTERRUPT, 0, &[abi::InterruptIn { unique: number }.as_bytes()]);
+        assert_eq!(self.kernel.reply(number).0, -libc::EINTR);
+        self.store.clear();
+        self.store.release();
+    }
+
+    fn other_gets_the_lock(&self) -> bool {
+        (0..5000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            self.other_locks(EXCLUSIVELY)
+        })
+    }
+}
+
+#[test]
+fn a_lock_of_flock_that_a_killed_thread_gets_is_released_although_it_was_denied_before() {
+    let mut file = Contended::new();
+    let (node, wanted) = (file.node, flock(file.fh, 1, EXCLUSIVE));
+    assert!(file.other_locks(EXCLUSIVELY));
+    assert_eq!(file.kernel.set_lock(node, &wanted), -libc::EAGAIN);
+    let number = file.kernel.ask(opcode::SETLKW, node, &[wanted.as_bytes()]);
+    file.kill_when_granted(number, Contended::other_unlocks);
+    assert!(file.other_gets_the_lock());
+}
+
+/// The shared lock ended when the upgrade began to wait.
+#[test]
+fn an_upgrade_of_flock_that_a_killed_thread_gets_is_released() {
+    let mut file = Contended::new();
+    let (node, fh) = (file.node, file.fh);
+    assert!(file.other_locks(weir_vfs::Lock { exclusive: false, ..EXCLUSIVELY }));
+    assert_eq!(file.kernel.set_lock(node, &flock(fh, 1, SHARED)), 0);
+    let number = file.kernel.ask(opcode::SETLKW, node, &[flock(fh, 1, EXCLUSIVE).as_bytes()]);
+    while !file.other_locks(EXCLUSIVELY) {
+        std::thread::yield_now();
+    }
+    file.kill_when_granted(number, Contended::other_unlocks);
+    assert!(file.other_gets_the_lock());
+}
+
+/// Processes that share an open file share its lock.
+#[test]
+fn a_killed_thread_does_not_release_a_lock_of_flock_that_its_open_file_holds() {
+    let mut file = Contended::new();
+    let (node, held) = (file.node, flock(file.fh, 1, EXCLUSIVE));
+    assert_eq!(file.kernel.set_lock(node, &held), 0);
+    file.store.add(Rule { call: Call::Getattr, when: When::Always, what: What::Hold });
+    let number = file.kernel.ask(opcode::SETLKW, node, &[held.as_bytes()]);
+    file.kill_when_granted(number, |_| {});
+    for _ in 0..100 {
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(!file.other_locks(EXCLUSIVELY));
+    }
+    assert_eq!(file.kernel.set_lock(node, &flock(file.fh, 1, NONE)), 0);
+    assert!(file.other_locks(EXCLUSIVELY));
+}
+
+/// Both wait through one open file, so each has what the other one gets.
+#[test]
+fn two_killed_threads_with_one_open_file_leave_no_lock_of_flock() {
+    let mut file = Contended::new();
+    let (node, wanted) = (file.node, flock(file.fh, 1, EXCLUSIVE));
+    assert!(file.other_locks(EXCLUSIVELY));
+    let numbers = [0; 2].map(|_| file.kernel.ask(opcode::SETLKW, node, &[wanted.as_bytes()]));
+    file.store.add(Rule { call: Call::Getattr, when: When::Always, what: What::Hold });
+    file.other_unlocks();
+    while file.store.held() == 0 {
+        std::thread::yield_now();
+    }
+    for number in numbers {
+        file.kernel.ask(opcode::INTERRUPT, 0, &[abi::InterruptIn { unique: number }.as_bytes()]);
+        assert_eq!(file.kernel.reply(number).0, -libc::EINTR);
+    }
+    file.store.clear();
+    file.store.release();
+    assert!(file.other_gets_the_lock());
+}
+
 /// What the store has of a file, when another lock on it is free.
 async fn once_free(file: &Arc<dyn OpenFile>, owner: u64) -> u64 {
     let lock = weir_vfs::Lock { range: weir_vfs::LockRange::ALL, exclusive: true };

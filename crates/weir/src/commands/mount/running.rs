@@ -10,6 +10,8 @@ use crate::commands::guard::Guard;
 use crate::commands::stop_signals::StopSignals;
 use crate::commands::{LAST_CALLS, runtime};
 use crate::ended::Ended;
+use crate::output::complain;
+use std::io;
 use std::path::PathBuf;
 use tracing::{debug, info, warn};
 use weir_fuse::{MountError, MountOptions, Mountpoint, Session, Settings};
@@ -102,10 +104,24 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
     info!("mounted {source} on {}", place.display());
     background::announce(args.announce)?;
     let mut unmounted = tokio::task::spawn_blocking(move || session.wait());
-    let interrupted = tokio::select! {
-        _ = &mut unmounted => false,
-        () = signals.any() => true,
+    let (interrupted, lost) = tokio::select! {
+        ended = &mut unmounted => (false, ended.map_err(io::Error::other).flatten().err()),
+        () = signals.any() => (true, None),
     };
+    if let Some(error) = lost {
+        if let Some(mountpoint) = mountpoint {
+            mountpoint.abort();
+            detach(mountpoint);
+        }
+        // Not dismissed: it answers what programs still ask for.
+        drop(guard);
+        let failure =
+            Failure::new(format!("serve {source} on {}", place.display()), error.to_string());
+        if let Err(error) = end(&fs, None, signals).await {
+            complain(&Failure::of(format!("write out the data of {}", place.display()), error));
+        }
+        return Err(failure);
+    }
     let ended = end(&fs, mountpoint.filter(|_| interrupted), signals).await;
     // While programs still use a mount that was detached, the guard answers them when this process is gone.
     if !interrupted || tokio::time::timeout(LAST_CALLS, unmounted).await.is_ok() {
@@ -113,6 +129,12 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
     }
     ended.asked(|| format!("write out the data of {}", place.display()))?;
     Ok(Ended::Done)
+}
+
+fn detach(mountpoint: &Mountpoint) {
+    if let Err(error) = mountpoint.detach() {
+        warn!("cannot unmount {}: {error}", mountpoint.path().display());
+    }
 }
 
 /// Detaches the mount, if it is still there, and writes out all data.
@@ -125,9 +147,7 @@ async fn end(
         if let Some(mountpoint) = mounted {
             // Most of it while programs can still use the mount; the rest afterwards.
             let _ = fs.cache().flush().await;
-            if let Err(error) = mountpoint.detach() {
-                warn!("cannot unmount {}: {error}", mountpoint.path().display());
-            }
+            detach(mountpoint);
         }
         fs.unmount().await
     };

@@ -1,6 +1,6 @@
 //! The process that becomes the command.
 
-use super::options::{Args, Engine, NOT_RUN};
+use super::options::{Args, Engine, NOT_EXECUTED, NOT_FOUND, NOT_RUN};
 use crate::ended::Ended;
 use crate::output::complain;
 use std::io;
@@ -36,5 +36,6 @@ pub(super) fn run(number: i32, args: &Args) -> Result<Ended> {
     let Some((program, rest)) = args.command.split_first() else { return Ok(Ended::With(NOT_RUN)) };
     let error = Command::new(program).args(rest).exec();
     complain(&Failure::new(format!("run {}", program.to_string_lossy()), error.to_string()));
-    Ok(Ended::With(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }))
+    let is_there = error.kind() != io::ErrorKind::NotFound;
+    Ok(Ended::With(if is_there { NOT_EXECUTED } else { NOT_FOUND }))
 }

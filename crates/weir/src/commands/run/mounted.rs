@@ -1,6 +1,8 @@
 //! The engine `mount`: this process serves the command's files.
 //!
-//! It serves until the last process that uses them has ended, and then writes out what is left.
+//! It serves until the last process that uses them has ended, and then writes out what is left. If it cannot receive
+//! the requests of one of the mounts any more, the guard answers those of all of them with errors, so that the command
+//! ends.
 
 use super::child::{Signals, start};
 use super::options::{Args, Engine};
@@ -8,7 +10,6 @@ use super::report::Ran;
 use super::report::{Watch, Work};
 use crate::commands::guard::Guard;
 use crate::commands::{LAST_CALLS, in_place, runtime};
-use crate::ended::Ended;
 use crate::output::complain;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::task::{JoinError, JoinSet};
 use weir_fuse::namespace::can_open_device;
 use weir_fuse::{Keeper, Observer, Session, Settings};
 use weir_pagecache::{Cache, CachedFs, Config};
@@ -97,7 +99,7 @@ async fn serve(
     let (mut child, peer) = start(args, Engine::Mount, paths, stage)?;
     let mut served = Served { cache, settings, watch, sessions: Vec::new(), guard: None };
     // It ends when the command runs, or when the process inside has failed.
-    let served = tokio::task::spawn_blocking(move || {
+    let prepared = tokio::task::spawn_blocking(move || {
         loop {
             match peer.next() {
                 Ok(Some((path, connection))) => {
@@ -111,11 +113,14 @@ async fn serve(
             }
         }
     });
+    let serving = tokio::spawn(async move {
+        let (served, refused) = prepared.await?;
+        Ok::<_, JoinError>((served.end().await, refused))
+    });
     let status = signals.wait(&mut child).await.asked(|| "wait for the command".into())?;
-    let Ok((served, refused)) = served.await else {
+    let Ok(Ok((end, refused))) = serving.await else {
         return Err(Failure::new("serve the command's files", "a thread panicked"));
     };
-    let (written, (read_bytes, written_bytes)) = served.end().await;
     if let Some(why) = refused {
         let failure = Failure::new("run a command behind a mount", why.to_string());
         return Ok(Err(failure.advice(
@@ -123,16 +128,33 @@ async fn serve(
              allow them (kernel.unprivileged_userns_clone, user.max_user_namespaces, AppArmor)",
         )));
     }
-    let ended = Ended::of(status);
-    if let Err(error) = written {
-        let failure = Failure::of("write out what the command wrote", error);
-        if matches!(ended, Ended::With(0)) {
+    for failure in end.failures() {
+        if status.success() {
             return Err(failure);
         }
         complain(&failure);
     }
-    let work = Work::Served { read_bytes, written_bytes };
-    Ok(Ok((ended, work)))
+    let work = Work::Served { read_bytes: end.read_bytes, written_bytes: end.written_bytes };
+    Ok(Ok((status, work)))
+}
+
+/// How the service ended.
+struct End {
+    /// Some of the files could not be served to the end, which was reported.
+    is_lost: bool,
+    written: weir_vfs::Result<()>,
+    read_bytes: u64,
+    written_bytes: u64,
+}
+
+impl End {
+    fn failures(&self) -> impl Iterator<Item = Failure> {
+        let lost =
+            || Failure::new("run the command to its end", "its files could not be served any more");
+        let written = self.written.err();
+        let asked = "write out what the command wrote";
+        self.is_lost.then(lost).into_iter().chain(written.map(|error| Failure::of(asked, error)))
+    }
 }
 
 impl Served {
@@ -157,22 +179,35 @@ impl Served {
         Ok(())
     }
 
-    /// Waits until no process uses the files, and writes out what is left. Returns how many bytes were read
-    /// and written.
-    async fn end(self) -> (weir_vfs::Result<()>, (u64, u64)) {
-        let (mut written, mut moved) = (Ok(()), (0, 0));
-        for (fs, session) in self.sessions {
-            let wait = tokio::task::spawn_blocking(move || session.wait());
-            if let Ok(done) = wait.await {
-                moved.0 += done.read_bytes;
-                moved.1 += done.written_bytes;
-            }
-            written = written.and(fs.unmount().await);
+    /// Serves until no process uses the files, or they cannot be served any more. Writes out what is left.
+    async fn end(self) -> End {
+        let Self { sessions, mut guard, .. } = self;
+        let mut end = End { is_lost: false, written: Ok(()), read_bytes: 0, written_bytes: 0 };
+        let mut waiting = JoinSet::new();
+        for (fs, session) in sessions {
+            let counters = session.counters();
+            waiting.spawn_blocking(move || (session.wait(), counters, fs));
         }
-        if let Some(guard) = self.guard {
+        while let Some(ended) = waiting.join_next().await {
+            let Ok((ended, counters, fs)) = ended else {
+                end.is_lost = true;
+                continue;
+            };
+            if let Err(error) = ended {
+                complain(&Failure::new("serve the command's files", error.to_string()));
+                end.is_lost = true;
+                // Not dismissed: it answers requests from now on, as if this process had been killed.
+                guard = None;
+            }
+            let moved = counters.data();
+            end.read_bytes += moved.read_bytes;
+            end.written_bytes += moved.written_bytes;
+            end.written = end.written.and(fs.unmount().await);
+        }
+        if let Some(guard) = guard {
             guard.dismiss();
         }
-        (written, moved)
+        end
     }
 }
 

@@ -8,6 +8,9 @@ use weir_tools::size::Size;
 
 /// The exit code if the command was not run.
 pub(super) const NOT_RUN: u8 = 125;
+/// The exit codes of a command that could not be executed or found, also those of shells.
+pub(super) const NOT_EXECUTED: u8 = 126;
+pub(super) const NOT_FOUND: u8 = 127;
 /// Default budget of an uncached run: enough for read-ahead and for writes on their way to disk.
 const BUFFER_BYTES: u64 = 128 << 20;
 /// Largest default budget of a cached one.

@@ -1,6 +1,6 @@
 //! The choice of the engine, and the report.
 
-use super::options::{Args, Engine, NOT_RUN};
+use super::options::{Args, Engine, NOT_EXECUTED, NOT_FOUND, NOT_RUN};
 use super::plain::Comparison;
 use super::report::Ran;
 use super::report::{Report, Since, Watch};
@@ -8,6 +8,7 @@ use super::{mounted, watched};
 use crate::ended::Ended;
 use crate::output::{complain, say};
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use weir_tools::failure::{Asked, Result};
 use weir_tools::memory::check_budget;
@@ -23,7 +24,7 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
     let comparison = args.compare.then(Comparison::new).transpose()?;
     let since = Since::now();
     let (engine, ran) = first_that_goes(args, &paths, watch.as_ref())?;
-    let (ended, work) = match ran {
+    let (status, work) = match ran {
         Ok(ran) => ran,
         Err(failure) => {
             complain(&failure);
@@ -32,20 +33,27 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
     };
     if let Some(watch) = watch {
         let mut report = Report::new(engine, &watch, work, since.cost());
-        match (comparison, &ended) {
-            (Some(comparison), Ended::With(0..NOT_RUN)) => match comparison.run(&args.command) {
+        match comparison {
+            Some(comparison) if is_comparable(status) => match comparison.run(&args.command) {
                 Ok(plain) => report.compare(&plain, &watch),
                 Err(failure) => complain(&failure),
             },
             // In the JSON, `plain` is missing.
-            (Some(_), _) if !args.json.wanted() => {
-                say("weir: not compared, because the command did not end by itself");
+            Some(_) if !args.json.wanted() => {
+                say(
+                    "weir: not compared, because the command was ended by a signal, or could not be executed",
+                );
             }
             _ => {}
         }
         report.print(args.json.wanted())?;
     }
-    Ok(ended)
+    Ok(Ended::of(status))
+}
+
+/// Whether the command ran, and ended by itself.
+fn is_comparable(status: ExitStatus) -> bool {
+    status.code().is_some_and(|code| ![NOT_EXECUTED, NOT_FOUND].map(i32::from).contains(&code))
 }
 
 /// Runs the command with the engine asked for; by default, with the first one that is possible here.

@@ -2,7 +2,7 @@
 
 use super::options::Engine;
 use super::plain::Plain;
-use crate::ended::{Ended, exit_code};
+use crate::ended::exit_code;
 use crate::output::say;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::fmt::{Display, Formatter};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_fuse::Observer;
@@ -79,7 +80,7 @@ fn in_kernel(path: &Path) -> Option<u64> {
 }
 
 /// How a command ended and what was done for it; or why the engine could not run it.
-pub(super) type Ran = std::result::Result<(Ended, Work), Failure>;
+pub(super) type Ran = std::result::Result<(ExitStatus, Work), Failure>;
 
 /// What an engine did.
 pub(super) enum Work {

@@ -10,7 +10,6 @@ use super::report::Ran;
 use super::report::{Watch, Work};
 use super::supervisor::Supervisor;
 use crate::commands::{LAST_CALLS, runtime};
-use crate::ended::Ended;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_tools::failure::{Asked, Failure, Result};
@@ -61,9 +60,8 @@ async fn supervise(args: &Args, files: Arc<Files>) -> Result<Ran> {
             "the kernel (Linux 5.9 or later) or a container may refuse seccomp filters with a listener",
         )));
     }
-    let ended = Ended::of(status);
     let ended_files = files.end();
     let work =
         Work::Watched { evicted_bytes: ended_files.evicted, unseen_opens: ended_files.unseen };
-    Ok(Ok((ended, work)))
+    Ok(Ok((status, work)))
 }
