@@ -45,7 +45,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::Mutex;
-use weir_base::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use weir_base::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Flags of a frame.
 pub(crate) mod flag {
@@ -186,6 +186,8 @@ struct Free {
     used: AtomicU32,
     /// Counts returns of frames.
     returns: AtomicU32,
+    /// A copy of [`FrameBitmap::is_behind`], likewise.
+    behind: AtomicBool,
 }
 
 // SAFETY: the memory behind `base` is written by a frame's owner alone and read below the mark
@@ -213,6 +215,7 @@ impl Arena {
                 resizing: Mutex::new(()),
                 used: AtomicU32::new(0),
                 returns: AtomicU32::new(0),
+                behind: AtomicBool::new(false),
             }),
         })
     }
@@ -302,6 +305,7 @@ impl Arena {
         let mut frames = Vec::with_capacity(count);
         list.take(count, &mut frames);
         self.free.used.store(list.used(), Ordering::Relaxed);
+        self.free.behind.store(list.is_behind(), Ordering::Relaxed);
         drop(list);
         Some(Frames { arena: self.clone(), frames })
     }
@@ -427,6 +431,29 @@ impl Arena {
             // SAFETY: neighbouring frames without references.
             unsafe { region::release(self.ptr(first), count * PAGE_SIZE) };
         }
+    }
+
+    /// Whether so few frames have memory before their first use that
+    /// [`commit_ahead`](Self::commit_ahead) should give it to more.
+    #[inline]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.free.behind.load(Ordering::Relaxed)
+    }
+
+    /// Gives memory to some frames before their first use, which then need not wait for it. Returns
+    /// whether there were any.
+    pub(crate) fn commit_ahead(&self) -> bool {
+        // If the limit moved below these frames meanwhile, they would keep their memory.
+        let _resizing = self.free.resizing.lock();
+        let next = self.free.list.lock().ahead();
+        if let Some(next) = &next {
+            // SAFETY: frames below the limit, so whole pages of the mapping.
+            unsafe { region::commit(self.ptr(FrameNo(next.start)), next.len() * PAGE_SIZE) };
+        }
+        let mut list = self.free.list.lock();
+        list.committed(next.as_ref().map_or(0, |next| next.end));
+        self.free.behind.store(list.is_behind(), Ordering::Relaxed);
+        next.is_some()
     }
 
     /// Sets the number of frames that may be used: at least 1, at most
@@ -627,6 +654,50 @@ mod tests {
         let returns = arena.returns();
         rest.truncate(7);
         assert_eq!(arena.returns(), returns, "nothing was returned");
+    }
+
+    /// Which of these frames have memory.
+    #[cfg(not(miri))]
+    fn with_memory(arena: &Arena, frames: std::ops::Range<u32>) -> Vec<bool> {
+        let mut pages = vec![0u8; frames.len()];
+        let at = arena.ptr(FrameNo(frames.start)).cast();
+        // SAFETY: pages of the arena's mapping, and a byte for each.
+        let looked = unsafe { libc::mincore(at, pages.len() * PAGE_SIZE, pages.as_mut_ptr()) };
+        assert_eq!(looked, 0, "{}", std::io::Error::last_os_error());
+        pages.into_iter().map(|page| page & 1 == 1).collect()
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn frames_have_memory_before_their_first_use_and_after_it_was_released() {
+        use crate::memory::frame_bitmap::COMMIT;
+        const FRAMES: u32 = 16 * COMMIT;
+        let arena = Arc::new(Arena::new(FRAMES, FRAMES).unwrap());
+        let commit = || (0..).take_while(|_| arena.commit_ahead()).count();
+        let none = |frames| !with_memory(&arena, frames).contains(&true);
+        let all = |frames| !with_memory(&arena, frames).contains(&false);
+        assert_eq!((arena.is_behind(), commit()), (false, 0), "an idle cache");
+        let mut used = arena.take(4 * COMMIT as usize, 1).unwrap();
+        assert!(arena.is_behind() && none(0..FRAMES));
+        used.write(4 * COMMIT as usize - 1, 0, b"used");
+        assert_eq!((commit(), arena.is_behind()), (4, false));
+        assert!(all(4 * COMMIT..8 * COMMIT), "ahead");
+        // A huge page may reach beyond its part.
+        assert!(none(9 * COMMIT..FRAMES), "no more than was used");
+
+        arena.set_limit(6 * COMMIT);
+        assert!(arena.release_above().is_empty());
+        assert_eq!((arena.is_behind(), commit()), (false, 0));
+        assert!(all(4 * COMMIT..6 * COMMIT) && none(6 * COMMIT..8 * COMMIT));
+        arena.set_limit(FRAMES);
+        let more = arena.take(1, 1).unwrap();
+        assert!(arena.is_behind());
+        assert_eq!((commit(), arena.is_behind()), (3, false));
+        assert!(all(6 * COMMIT..8 * COMMIT));
+        assert_eq!(used.publish(4 * COMMIT as usize - 1, 0, 4), FrameNo(4 * COMMIT - 1));
+        // SAFETY: published, referenced, and below its mark.
+        assert_eq!(unsafe { arena.bytes(FrameNo(4 * COMMIT - 1), 0, 4) }, b"used");
+        drop(more);
     }
 
     #[test]
