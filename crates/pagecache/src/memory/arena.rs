@@ -701,6 +701,27 @@ mod tests {
     }
 
     #[test]
+    #[cfg(not(miri))]
+    fn a_system_that_commits_no_memory_ahead_is_asked_once_for_each_part() {
+        use crate::memory::frame_bitmap::COMMIT;
+        let arena = Arc::new(Arena::new(4 * COMMIT, 4 * COMMIT).unwrap());
+        let protect = |access| {
+            let at = arena.ptr(FrameNo(COMMIT)).cast();
+            // SAFETY: a part of the arena's mapping that nothing refers to.
+            let done = unsafe { libc::mprotect(at, COMMIT as usize * PAGE_SIZE, access) };
+            assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        };
+        drop(arena.take(COMMIT as usize, 1).unwrap());
+        protect(libc::PROT_NONE);
+        assert_eq!((0..).take_while(|_| arena.commit_ahead()).count(), 1);
+        protect(libc::PROT_READ | libc::PROT_WRITE);
+        assert!(!with_memory(&arena, COMMIT..2 * COMMIT).contains(&true), "refused");
+        let mut frames = arena.take(2 * COMMIT as usize, 1).unwrap();
+        frames.write(COMMIT as usize, 0, b"used");
+        assert!(with_memory(&arena, COMMIT..COMMIT + 1)[0]);
+    }
+
+    #[test]
     #[should_panic(expected = "at + bytes.len() <= PAGE_SIZE")]
     fn bytes_that_do_not_fit_in_a_frame_are_refused() {
         let arena = Arc::new(Arena::new(2, 2).unwrap());
