@@ -87,6 +87,7 @@ impl Memory {
         if !policy.is_uncached() && self.arena.free_frames() < self.limits().free_low {
             self.run_short();
         }
+        self.commit_ahead();
         frames
     }
 
@@ -116,6 +117,7 @@ impl Memory {
             if !policy.is_uncached() && self.arena.free_frames() < self.limits().free_low {
                 self.run_short();
             }
+            self.commit_ahead();
             return frames;
         }
         // Enough frames wait for their epoch; a page reclaimed now would wait for the same epoch.

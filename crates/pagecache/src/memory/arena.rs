@@ -45,7 +45,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::Mutex;
-use weir_base::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use weir_base::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Flags of a frame.
 pub(crate) mod flag {
@@ -186,6 +186,8 @@ struct Free {
     used: AtomicU32,
     /// Counts returns of frames.
     returns: AtomicU32,
+    /// A copy of [`FrameBitmap::is_behind`], likewise.
+    behind: AtomicBool,
 }
 
 // SAFETY: the memory behind `base` is written by a frame's owner alone and read below the mark
@@ -213,6 +215,7 @@ impl Arena {
                 resizing: Mutex::new(()),
                 used: AtomicU32::new(0),
                 returns: AtomicU32::new(0),
+                behind: AtomicBool::new(false),
             }),
         })
     }
@@ -302,6 +305,7 @@ impl Arena {
         let mut frames = Vec::with_capacity(count);
         list.take(count, &mut frames);
         self.free.used.store(list.used(), Ordering::Relaxed);
+        self.free.behind.store(list.is_behind(), Ordering::Relaxed);
         drop(list);
         Some(Frames { arena: self.clone(), frames })
     }
@@ -429,6 +433,29 @@ impl Arena {
         }
     }
 
+    /// Whether so few frames have memory before their first use that
+    /// [`commit_ahead`](Self::commit_ahead) should give it to more.
+    #[inline]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.free.behind.load(Ordering::Relaxed)
+    }
+
+    /// Gives memory to some frames before their first use, which then need not wait for it. Returns
+    /// whether there were any.
+    pub(crate) fn commit_ahead(&self) -> bool {
+        // If the limit moved below these frames meanwhile, they would keep their memory.
+        let _resizing = self.free.resizing.lock();
+        let next = self.free.list.lock().ahead();
+        if let Some(next) = &next {
+            // SAFETY: frames below the limit, so whole pages of the mapping.
+            unsafe { region::commit(self.ptr(FrameNo(next.start)), next.len() * PAGE_SIZE) };
+        }
+        let mut list = self.free.list.lock();
+        list.committed(next.as_ref().map_or(0, |next| next.end));
+        self.free.behind.store(list.is_behind(), Ordering::Relaxed);
+        next.is_some()
+    }
+
     /// Sets the number of frames that may be used: at least 1, at most
     /// [`reserved`](Self::reserved). If more are in use, none is handed out until enough were
     /// returned.
@@ -548,99 +575,4 @@ pub(crate) fn runs(frames: &[FrameNo]) -> impl Iterator<Item = (FrameNo, usize)>
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frames_are_allocated_in_runs_and_returned() {
-        let arena = Arc::new(Arena::new(200, 200).unwrap());
-        let mut a = arena.take(150, 1).unwrap();
-        assert_eq!(a.runs().collect::<Vec<_>>(), [(FrameNo(0), 150)]);
-        assert!(arena.take(51, 51).is_none());
-        let b = arena.take(300, 1).unwrap();
-        assert_eq!(b.len(), 50);
-        assert!(arena.take(1, 1).is_none());
-        a.write(3, 4090, b"abcdef");
-        let frame = a.publish(3, flag::DIRTY, PAGE_SIZE);
-        drop(a);
-        drop(b);
-        assert_eq!(arena.free_frames(), 199);
-        // SAFETY: published, referenced, and its mark is the whole page.
-        assert_eq!(unsafe { arena.bytes(frame, 4090, 6) }, b"abcdef");
-        arena.pin(frame);
-        assert_eq!(arena.unpin([frame].into_iter()), 0);
-        assert_eq!(arena.unpin([frame].into_iter()), 1);
-        assert_eq!(arena.free_frames(), 200);
-    }
-
-    #[test]
-    fn each_frame_of_a_lent_run_is_freed_with_its_own_last_reference() {
-        // Runs that begin and end in either half of a word, and runs as short as possible.
-        for (first, count) in [(5, 40), (4, 40), (5, 39), (4, 39), (7, 1), (8, 1), (7, 2), (8, 0)] {
-            let arena = Arc::new(Arena::new(101, 101).unwrap());
-            let mut frames = arena.take(51, 51).unwrap();
-            let published: Vec<_> = (0..51).map(|i| frames.publish(i, 0, PAGE_SIZE)).collect();
-            assert_eq!(published, (0..51).map(FrameNo).collect::<Vec<_>>());
-            let lent = first..first + count;
-            arena.pin_run(FrameNo(first), count);
-            arena.pin_run(FrameNo(16), 16);
-            for frame in 0..51 {
-                let pinned = lent.contains(&frame) || (16..32).contains(&frame);
-                assert_eq!(arena.is_pinned(FrameNo(frame)), pinned, "{frame} of {first}, {count}");
-            }
-            let alone = (0..51).filter(|f| !lent.contains(f) && !(16..32).contains(f)).count();
-            assert_eq!(arena.unpin(published.into_iter()), alone);
-            let both = lent.clone().filter(|f| (16..32).contains(f)).count();
-            let run = (FrameNo(first), count);
-            assert_eq!(arena.unpin_runs([run].into_iter()), count as usize - both);
-            assert_eq!(arena.unpin_runs([(FrameNo(16), 16)].into_iter()), 16);
-            assert_eq!(arena.free_frames(), 101);
-        }
-    }
-    #[test]
-    fn a_lower_limit_holds_until_frames_are_returned_and_a_higher_one_at_once() {
-        let arena = Arc::new(Arena::new(10, 11).unwrap());
-        let mut all = arena.take(10, 10).unwrap();
-        let frames: Vec<_> = (0..10).map(|index| all.publish(index, 0, PAGE_SIZE)).collect();
-        assert!(arena.take(1, 1).is_none(), "none is free");
-        arena.set_limit(4);
-        assert_eq!((arena.frames(), arena.used_frames(), arena.free_frames()), (4, 10, 0));
-        assert_eq!(arena.release_above(), frames[4..]);
-        assert_eq!(arena.unpin(frames[4..].iter().copied()), 6);
-        assert!(arena.take(1, 1).is_none(), "as many are used as may be");
-        assert!(arena.release_above().is_empty());
-        assert_eq!(arena.unpin([frames[3]].into_iter()), 1);
-        let one = arena.take(5, 1).unwrap();
-        assert_eq!(one.runs().collect::<Vec<_>>(), [(frames[3], 1)]);
-        drop(one);
-        for (limit, frames) in [(0, 1), (100, 11), (11, 11)] {
-            arena.set_limit(limit);
-            assert_eq!(arena.frames(), frames);
-        }
-        assert!(arena.take(9, 9).is_none(), "three are used");
-        let mut rest = arena.take(9, 8).unwrap();
-        assert_eq!(rest.len(), 8);
-        rest.truncate(8);
-        assert_eq!(arena.free_frames(), 0);
-        rest.truncate(7);
-        assert_eq!((rest.len(), arena.free_frames()), (7, 1));
-        let returns = arena.returns();
-        rest.truncate(7);
-        assert_eq!(arena.returns(), returns, "nothing was returned");
-    }
-
-    #[test]
-    #[should_panic(expected = "at + bytes.len() <= PAGE_SIZE")]
-    fn bytes_that_do_not_fit_in_a_frame_are_refused() {
-        let arena = Arc::new(Arena::new(2, 2).unwrap());
-        arena.take(2, 2).unwrap().write(0, PAGE_SIZE - 1, b"ab");
-    }
-
-    #[test]
-    fn adjacent_frames_are_joined() {
-        let frames = [3, 4, 5, 7, 9, 8].map(FrameNo);
-        let joined: Vec<_> = runs(&frames).map(|(first, count)| (first.0, count)).collect();
-        assert_eq!(joined, [(3, 3), (7, 1), (9, 1), (8, 1)]);
-        assert_eq!(runs(&[]).count(), 0);
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! The background reclaimer, one thread per cache: keeps some frames free, so that few operations
-//! have to reclaim, frees retired frames, and carries out changes of the budget.
+//! have to reclaim, frees retired frames, carries out changes of the budget, and gives frames memory
+//! before their first use.
 
 use crate::memory::Memory;
 use crate::reclaim::{Effort, Reach};
@@ -70,6 +71,25 @@ impl Reclaimer {
         }
         if memory.waiters.any() {
             memory.waiters.wake(memory.now());
+        }
+        while !memory.is_reclaim_due() && memory.arena.commit_ahead() {}
+    }
+}
+
+impl Memory {
+    /// Whether the reclaimer has something to do that an operation may wait for.
+    fn is_reclaim_due(&self) -> bool {
+        let state = &self.background;
+        self.waiters.any()
+            || [&state.short, &state.resizing, &state.stop]
+                .iter()
+                .any(|it| it.load(Ordering::SeqCst))
+    }
+
+    /// Wakes the reclaimer if frames should get memory before their first use.
+    pub(super) fn commit_ahead(&self) {
+        if self.arena.is_behind() {
+            self.background.signal.kick();
         }
     }
 }

@@ -3,8 +3,18 @@
 //! 1. No frame is handed out while as many are used as the limit allows. The lowest free ones go
 //!    first; so a frame at or above the limit is handed out only if the limit was higher, and a
 //!    stream that recycles its frames stays in a small, cache-warm part of the arena.
+//! 2. Frames get memory before they are first handed out ([`ahead`](FrameBitmap::ahead)): never more
+//!    than were handed out so far, at most [`AHEAD`], and none above the limit. So a cache that is
+//!    hardly used takes little memory, and an idle one none.
 
 use crate::memory::frame_no::FrameNo;
+use std::ops::Range;
+
+/// Frames that get memory in one system call: 2 MiB, a huge page where the machine has them.
+pub(crate) const COMMIT: u32 = 512;
+/// Most frames with memory above those that were handed out: 32 MiB, which lasts a stream longer
+/// than the system takes to run the thread that commits more.
+pub(crate) const AHEAD: u32 = 16 * COMMIT;
 
 /// A bitmap with a summary above it.
 pub(crate) struct FrameBitmap {
@@ -18,6 +28,8 @@ pub(crate) struct FrameBitmap {
     limit: u32,
     /// From here on, no frame was handed out since its memory was last released.
     touched: u32,
+    /// From here on, no frame has memory; at least `touched`.
+    committed: u32,
 }
 
 impl FrameBitmap {
@@ -31,6 +43,7 @@ impl FrameBitmap {
             used: 0,
             limit,
             touched: 0,
+            committed: 0,
         };
         // The last words may be partly filled.
         if !frames.is_multiple_of(64) {
@@ -63,13 +76,37 @@ impl FrameBitmap {
     }
 
     /// Frames at or above the limit that may have memory.
-    pub(crate) fn above(&self) -> std::ops::Range<u32> {
-        self.limit..self.touched.max(self.limit)
+    pub(crate) fn above(&self) -> Range<u32> {
+        self.limit..self.committed.max(self.limit)
     }
 
     /// Notes that frames at or above the limit have no memory.
     pub(crate) fn released_above(&mut self) {
         self.touched = self.touched.min(self.limit);
+        self.committed = self.committed.min(self.limit);
+    }
+
+    /// Number of frames above those handed out that are to have memory.
+    fn distance(&self) -> u32 {
+        // Nothing for the first frames: most commands need no more.
+        (self.touched / COMMIT * COMMIT).min(AHEAD)
+    }
+
+    /// Whether so few frames have memory ahead that more should get some.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.committed < self.limit.min(self.touched + self.distance() / 2)
+    }
+
+    /// The next frames to get memory ahead of their use, at most [`COMMIT`].
+    pub(crate) fn ahead(&self) -> Option<Range<u32>> {
+        let end = self.limit.min(self.touched + self.distance());
+        let next = self.committed..end.min(self.committed + COMMIT);
+        (!next.is_empty()).then_some(next)
+    }
+
+    /// Notes that the frames below `end` have memory.
+    pub(crate) fn committed(&mut self, end: u32) {
+        self.committed = self.committed.max(end);
     }
 
     pub(crate) fn is_free(&self, frame: FrameNo) -> bool {
@@ -105,6 +142,7 @@ impl FrameBitmap {
         }
         if let Some(&last) = out.last() {
             self.touched = self.touched.max(last.0 + 1);
+            self.committed = self.committed.max(self.touched);
         }
     }
 }
@@ -169,5 +207,58 @@ mod tests {
         assert_eq!(take(&mut bitmap, 1), [100]);
         bitmap.set_limit(0);
         assert_eq!(bitmap.above(), 0..101);
+    }
+
+    /// Commits all that is to be committed; returns the frames.
+    fn commit(bitmap: &mut FrameBitmap) -> Range<u32> {
+        let start = bitmap.committed;
+        while let Some(next) = bitmap.ahead() {
+            assert!(next.start == bitmap.committed && next.len() <= COMMIT as usize);
+            bitmap.committed(next.end);
+        }
+        start..bitmap.committed
+    }
+
+    #[test]
+    fn no_more_memory_is_committed_ahead_than_was_used_nor_than_the_bound_and_the_limit() {
+        const FRAMES: u32 = 2 * AHEAD + AHEAD / 2;
+        let mut bitmap = FrameBitmap::new(FRAMES, FRAMES);
+        assert_eq!(commit(&mut bitmap), 0..0, "nothing was used");
+        take(&mut bitmap, COMMIT - 1);
+        assert!(!bitmap.is_behind() && bitmap.ahead().is_none(), "little was used");
+        take(&mut bitmap, 1);
+        assert!(bitmap.is_behind());
+        assert_eq!(commit(&mut bitmap), COMMIT..2 * COMMIT);
+        // What is used again and again is no reason for more.
+        (0..COMMIT).for_each(|frame| bitmap.put(FrameNo(frame)));
+        take(&mut bitmap, COMMIT);
+        assert!(!bitmap.is_behind() && bitmap.ahead().is_none());
+        take(&mut bitmap, AHEAD);
+        let used = COMMIT + AHEAD;
+        assert_eq!(commit(&mut bitmap), used..used + AHEAD);
+        // More is committed when half of it is used, and then up to the bound again.
+        take(&mut bitmap, AHEAD / 2);
+        assert!(!bitmap.is_behind());
+        take(&mut bitmap, 1);
+        assert!(bitmap.is_behind());
+        assert_eq!(commit(&mut bitmap), used + AHEAD..FRAMES, "the limit is below the bound");
+        let rest = bitmap.available();
+        take(&mut bitmap, rest);
+        assert!(!bitmap.is_behind() && bitmap.ahead().is_none());
+    }
+
+    #[test]
+    fn memory_committed_ahead_is_returned_with_that_above_the_limit_and_committed_again() {
+        let mut bitmap = FrameBitmap::new(8 * COMMIT, 8 * COMMIT);
+        take(&mut bitmap, 3 * COMMIT);
+        assert_eq!(commit(&mut bitmap), 3 * COMMIT..6 * COMMIT);
+        bitmap.set_limit(4 * COMMIT);
+        assert_eq!(bitmap.above(), 4 * COMMIT..6 * COMMIT);
+        assert!(!bitmap.is_behind() && bitmap.ahead().is_none());
+        bitmap.released_above();
+        assert_eq!(bitmap.above(), 4 * COMMIT..4 * COMMIT);
+        bitmap.set_limit(8 * COMMIT);
+        assert!(bitmap.is_behind());
+        assert_eq!(commit(&mut bitmap), 4 * COMMIT..6 * COMMIT);
     }
 }

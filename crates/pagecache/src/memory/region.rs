@@ -1,6 +1,6 @@
 //! The arena's memory.
 
-pub(crate) use imp::{map, release, unmap};
+pub(crate) use imp::{commit, map, release, unmap};
 
 #[cfg(not(any(miri, loom, shuttle)))]
 mod imp {
@@ -26,6 +26,17 @@ mod imp {
     pub(crate) unsafe fn unmap(at: NonNull<u8>, len: usize) {
         // SAFETY: guaranteed by the caller.
         let _ = unsafe { munmap(at.as_ptr().cast(), len) };
+    }
+
+    /// Takes memory from the system for pages that have none; the bytes of the others stay.
+    ///
+    /// # Safety
+    /// Whole pages of a mapping made by [`map`].
+    pub(crate) unsafe fn commit(at: *mut u8, len: usize) {
+        // SAFETY: guaranteed by the caller. The kernel changes no byte, so other threads may use the
+        // pages meanwhile. If it refuses (before Linux 5.14, or for lack of memory), a page gets its
+        // memory with its first use.
+        let _ = unsafe { madvise(at.cast(), len, Advice::LinuxPopulateWrite) };
     }
 
     /// Returns memory to the system; the bytes read as zero afterwards.
@@ -62,6 +73,12 @@ mod imp {
         // SAFETY: guaranteed by the caller.
         unsafe { dealloc(at.as_ptr(), layout(len)) };
     }
+
+    /// Does nothing.
+    ///
+    /// # Safety
+    /// Whole pages of a mapping made by [`map`].
+    pub(crate) unsafe fn commit(_at: *mut u8, _len: usize) {}
 
     /// Does nothing.
     ///

@@ -198,6 +198,7 @@ impl Connection {
             let Some(record) = self.records.next_record(&mut self.input)? else { return Ok(true) };
             self.reading_since = None;
             self.traffic.called();
+            self.polling.called();
             let mut memory = self.memory.take();
             if let Some(memory) = &mut memory {
                 memory.shrink(record.len());

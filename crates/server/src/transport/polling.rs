@@ -5,7 +5,9 @@
 //! calls have come this way first polls its socket for a moment.
 //!
 //! 1. A connection whose calls do not come this way never polls. It earns credit with calls that
-//!    come soon; a poll in vain takes most of the credit.
+//!    come soon; a poll in vain takes most of the credit. If several calls were answered together,
+//!    the client has others in flight and does not wait for these replies: then the connection
+//!    does not poll.
 //! 2. A poll lasts at most [`PATIENCE`], and at least one processor is left that no connection
 //!    polls on.
 
@@ -39,7 +41,10 @@ pub(super) struct Polling {
     credit: u32,
     /// Successful polls since the last one that failed or was not allowed.
     found: u32,
-    /// When the last replies were sent; `None` once the next call has come.
+    /// Calls since replies were last sent.
+    calls: u32,
+    /// When the last replies were sent; `None` once the next call has come, and if they were the
+    /// replies to several calls.
     replied: Option<Instant>,
     /// The clock. Tests have their own.
     now: fn() -> Instant,
@@ -47,14 +52,20 @@ pub(super) struct Polling {
 
 impl Default for Polling {
     fn default() -> Self {
-        Self { pollers: &POLLERS, credit: 0, found: 0, replied: None, now: Instant::now }
+        Self { pollers: &POLLERS, credit: 0, found: 0, calls: 0, replied: None, now: Instant::now }
     }
 }
 
 impl Polling {
+    /// Notes a call.
+    pub(super) fn called(&mut self) {
+        self.calls = self.calls.saturating_add(1);
+    }
+
     /// Notes that all replies have been sent.
     pub(super) fn replied(&mut self) {
-        self.replied = Some((self.now)());
+        let is_alone = std::mem::take(&mut self.calls) <= 1;
+        self.replied = is_alone.then(self.now);
     }
 
     /// Notes that bytes arrived without a poll.
@@ -147,7 +158,7 @@ mod tests {
     fn polling(credit: u32) -> Polling {
         let pollers = Pollers { now: AtomicUsize::new(0), most: LazyLock::new(|| 1) };
         let pollers = Box::leak(Box::new(pollers));
-        Polling { pollers, credit, found: 0, replied: Some(now()), now }
+        Polling { pollers, credit, found: 0, calls: 0, replied: Some(now()), now }
     }
 
     /// Whether a poll finds a call that arrives after `after` failed reads.
@@ -172,6 +183,21 @@ mod tests {
         polling.replied = now().checked_sub(SOON);
         polling.arrived();
         assert_eq!(polling.credit, TRUST - 1, "that one came late");
+    }
+
+    #[test]
+    fn polling_does_not_follow_calls_that_were_answered_together() {
+        let mut polling = polling(MOST_CREDIT);
+        for (calls, polls) in [(1, true), (2, false), (32, false), (1, true)] {
+            (0..calls).for_each(|_| polling.called());
+            polling.replied();
+            assert_eq!(look(&mut polling, 0), polls, "after {calls} calls");
+        }
+        polling.credit = 0;
+        (0..2).for_each(|_| polling.called());
+        polling.replied();
+        polling.arrived();
+        assert_eq!(polling.credit, 0, "no call would have been worth polling for");
     }
 
     #[test]

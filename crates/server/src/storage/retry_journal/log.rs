@@ -22,7 +22,7 @@ pub(super) const MAX_FILE_BYTES: u64 = 2 << 20;
 /// Maximum length of a name, in bytes; longer names have no record.
 pub(super) const MAX_NAME_BYTES: usize = 1024;
 const FILES: [&str; 2] = ["retries.0", "retries.1"];
-const MAGIC: &[u8] = b"WEIRRTY2";
+const MAGIC: &[u8] = b"WEIRRTY3";
 /// Length of a checksum in bytes: the beginning of a BLAKE3 hash.
 const SUM_BYTES: usize = 8;
 

@@ -1,0 +1,161 @@
+//! Tests of the arena: runs, references, the limit, and memory ahead of its use.
+
+use super::*;
+
+#[test]
+fn frames_are_allocated_in_runs_and_returned() {
+    let arena = Arc::new(Arena::new(200, 200).unwrap());
+    let mut a = arena.take(150, 1).unwrap();
+    assert_eq!(a.runs().collect::<Vec<_>>(), [(FrameNo(0), 150)]);
+    assert!(arena.take(51, 51).is_none());
+    let b = arena.take(300, 1).unwrap();
+    assert_eq!(b.len(), 50);
+    assert!(arena.take(1, 1).is_none());
+    a.write(3, 4090, b"abcdef");
+    let frame = a.publish(3, flag::DIRTY, PAGE_SIZE);
+    drop(a);
+    drop(b);
+    assert_eq!(arena.free_frames(), 199);
+    // SAFETY: published, referenced, and its mark is the whole page.
+    assert_eq!(unsafe { arena.bytes(frame, 4090, 6) }, b"abcdef");
+    arena.pin(frame);
+    assert_eq!(arena.unpin([frame].into_iter()), 0);
+    assert_eq!(arena.unpin([frame].into_iter()), 1);
+    assert_eq!(arena.free_frames(), 200);
+}
+
+#[test]
+fn each_frame_of_a_lent_run_is_freed_with_its_own_last_reference() {
+    // Runs that begin and end in either half of a word, and runs as short as possible.
+    for (first, count) in [(5, 40), (4, 40), (5, 39), (4, 39), (7, 1), (8, 1), (7, 2), (8, 0)] {
+        let arena = Arc::new(Arena::new(101, 101).unwrap());
+        let mut frames = arena.take(51, 51).unwrap();
+        let published: Vec<_> = (0..51).map(|i| frames.publish(i, 0, PAGE_SIZE)).collect();
+        assert_eq!(published, (0..51).map(FrameNo).collect::<Vec<_>>());
+        let lent = first..first + count;
+        arena.pin_run(FrameNo(first), count);
+        arena.pin_run(FrameNo(16), 16);
+        for frame in 0..51 {
+            let pinned = lent.contains(&frame) || (16..32).contains(&frame);
+            assert_eq!(arena.is_pinned(FrameNo(frame)), pinned, "{frame} of {first}, {count}");
+        }
+        let alone = (0..51).filter(|f| !lent.contains(f) && !(16..32).contains(f)).count();
+        assert_eq!(arena.unpin(published.into_iter()), alone);
+        let both = lent.clone().filter(|f| (16..32).contains(f)).count();
+        let run = (FrameNo(first), count);
+        assert_eq!(arena.unpin_runs([run].into_iter()), count as usize - both);
+        assert_eq!(arena.unpin_runs([(FrameNo(16), 16)].into_iter()), 16);
+        assert_eq!(arena.free_frames(), 101);
+    }
+}
+#[test]
+fn a_lower_limit_holds_until_frames_are_returned_and_a_higher_one_at_once() {
+    let arena = Arc::new(Arena::new(10, 11).unwrap());
+    let mut all = arena.take(10, 10).unwrap();
+    let frames: Vec<_> = (0..10).map(|index| all.publish(index, 0, PAGE_SIZE)).collect();
+    assert!(arena.take(1, 1).is_none(), "none is free");
+    arena.set_limit(4);
+    assert_eq!((arena.frames(), arena.used_frames(), arena.free_frames()), (4, 10, 0));
+    assert_eq!(arena.release_above(), frames[4..]);
+    assert_eq!(arena.unpin(frames[4..].iter().copied()), 6);
+    assert!(arena.take(1, 1).is_none(), "as many are used as may be");
+    assert!(arena.release_above().is_empty());
+    assert_eq!(arena.unpin([frames[3]].into_iter()), 1);
+    let one = arena.take(5, 1).unwrap();
+    assert_eq!(one.runs().collect::<Vec<_>>(), [(frames[3], 1)]);
+    drop(one);
+    for (limit, frames) in [(0, 1), (100, 11), (11, 11)] {
+        arena.set_limit(limit);
+        assert_eq!(arena.frames(), frames);
+    }
+    assert!(arena.take(9, 9).is_none(), "three are used");
+    let mut rest = arena.take(9, 8).unwrap();
+    assert_eq!(rest.len(), 8);
+    rest.truncate(8);
+    assert_eq!(arena.free_frames(), 0);
+    rest.truncate(7);
+    assert_eq!((rest.len(), arena.free_frames()), (7, 1));
+    let returns = arena.returns();
+    rest.truncate(7);
+    assert_eq!(arena.returns(), returns, "nothing was returned");
+}
+
+/// Which of these frames have memory.
+#[cfg(not(miri))]
+fn with_memory(arena: &Arena, frames: std::ops::Range<u32>) -> Vec<bool> {
+    let mut pages = vec![0u8; frames.len()];
+    let at = arena.ptr(FrameNo(frames.start)).cast();
+    // SAFETY: pages of the arena's mapping, and a byte for each.
+    let looked = unsafe { libc::mincore(at, pages.len() * PAGE_SIZE, pages.as_mut_ptr()) };
+    assert_eq!(looked, 0, "{}", std::io::Error::last_os_error());
+    pages.into_iter().map(|page| page & 1 == 1).collect()
+}
+
+#[test]
+#[cfg(not(miri))]
+fn frames_have_memory_before_their_first_use_and_after_it_was_released() {
+    use crate::memory::frame_bitmap::COMMIT;
+    const FRAMES: u32 = 16 * COMMIT;
+    let arena = Arc::new(Arena::new(FRAMES, FRAMES).unwrap());
+    let commit = || (0..).take_while(|_| arena.commit_ahead()).count();
+    let none = |frames| !with_memory(&arena, frames).contains(&true);
+    let all = |frames| !with_memory(&arena, frames).contains(&false);
+    assert_eq!((arena.is_behind(), commit()), (false, 0), "an idle cache");
+    let mut used = arena.take(4 * COMMIT as usize, 1).unwrap();
+    assert!(arena.is_behind() && none(0..FRAMES));
+    used.write(4 * COMMIT as usize - 1, 0, b"used");
+    assert_eq!((commit(), arena.is_behind()), (4, false));
+    assert!(all(4 * COMMIT..8 * COMMIT), "ahead");
+    // A huge page may reach beyond its part.
+    assert!(none(9 * COMMIT..FRAMES), "no more than was used");
+
+    arena.set_limit(6 * COMMIT);
+    assert!(arena.release_above().is_empty());
+    assert_eq!((arena.is_behind(), commit()), (false, 0));
+    assert!(all(4 * COMMIT..6 * COMMIT) && none(6 * COMMIT..8 * COMMIT));
+    arena.set_limit(FRAMES);
+    let more = arena.take(1, 1).unwrap();
+    assert!(arena.is_behind());
+    assert_eq!((commit(), arena.is_behind()), (3, false));
+    assert!(all(6 * COMMIT..8 * COMMIT));
+    assert_eq!(used.publish(4 * COMMIT as usize - 1, 0, 4), FrameNo(4 * COMMIT - 1));
+    // SAFETY: published, referenced, and below its mark.
+    assert_eq!(unsafe { arena.bytes(FrameNo(4 * COMMIT - 1), 0, 4) }, b"used");
+    drop(more);
+}
+
+#[test]
+#[cfg(not(miri))]
+fn a_system_that_commits_no_memory_ahead_is_asked_once_for_each_part() {
+    use crate::memory::frame_bitmap::COMMIT;
+    let arena = Arc::new(Arena::new(4 * COMMIT, 4 * COMMIT).unwrap());
+    let protect = |access| {
+        let at = arena.ptr(FrameNo(COMMIT)).cast();
+        // SAFETY: a part of the arena's mapping that nothing refers to.
+        let done = unsafe { libc::mprotect(at, COMMIT as usize * PAGE_SIZE, access) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    };
+    drop(arena.take(COMMIT as usize, 1).unwrap());
+    protect(libc::PROT_NONE);
+    assert_eq!((0..).take_while(|_| arena.commit_ahead()).count(), 1);
+    protect(libc::PROT_READ | libc::PROT_WRITE);
+    assert!(!with_memory(&arena, COMMIT..2 * COMMIT).contains(&true), "refused");
+    let mut frames = arena.take(2 * COMMIT as usize, 1).unwrap();
+    frames.write(COMMIT as usize, 0, b"used");
+    assert!(with_memory(&arena, COMMIT..COMMIT + 1)[0]);
+}
+
+#[test]
+#[should_panic(expected = "at + bytes.len() <= PAGE_SIZE")]
+fn bytes_that_do_not_fit_in_a_frame_are_refused() {
+    let arena = Arc::new(Arena::new(2, 2).unwrap());
+    arena.take(2, 2).unwrap().write(0, PAGE_SIZE - 1, b"ab");
+}
+
+#[test]
+fn adjacent_frames_are_joined() {
+    let frames = [3, 4, 5, 7, 9, 8].map(FrameNo);
+    let joined: Vec<_> = runs(&frames).map(|(first, count)| (first.0, count)).collect();
+    assert_eq!(joined, [(3, 3), (7, 1), (9, 1), (8, 1)]);
+    assert_eq!(runs(&[]).count(), 0);
+}
