@@ -43,16 +43,25 @@ impl<F: Clone> State<F> {
         key: Option<StateKey>,
         now: Duration,
     ) -> bool {
-        if !self.clients.get(client).is_ok_and(|c| self.clients.is_expired(c, now)) {
-            return false;
-        }
+        let Ok(holder) = self.clients.get(client) else { return false };
         match key {
-            Some(key) if self.clients.get(client).is_ok_and(|c| c.owner.sessions) => {
-                self.revoke(key, Why::Expired);
+            // A request of the client that begins just now finds its state revoked. It came too late: the lease had
+            // expired before.
+            Some(key) if holder.owner.sessions => {
+                let expired = self.clients.is_expired(holder, now);
+                if expired {
+                    self.revoke(key, Why::Expired);
+                }
+                expired
             }
-            _ => self.purge_silent(client),
+            _ => {
+                let ended = self.clients.end_expired(holder, now);
+                if ended {
+                    self.purge_silent(client);
+                }
+                ended
+            }
         }
-        true
     }
 
     /// Like [`revoke_if_expired`](Self::revoke_if_expired), for the open under which an owner has
@@ -97,6 +106,7 @@ impl<F: Clone> State<F> {
             return;
         }
         client.revoked.push_back(revoked);
+        client.shared.set_revoked(true);
         let full = client.revoked.len() > MAX_REVOKED;
         let oldest = if full { client.revoked.pop_front() } else { None };
         if full {
@@ -134,6 +144,7 @@ impl<F: Clone> State<F> {
         let Some((client, _)) = self.revoked.remove(&key) else { return };
         if let Ok(client) = self.clients.get_mut(client) {
             client.revoked.retain(|revoked| revoked.key != key);
+            client.shared.set_revoked(!client.revoked.is_empty());
         }
     }
 

@@ -460,3 +460,20 @@ fn undoing_an_open_restores_the_earlier_open() {
     state.undo_open(second, before);
     assert!(state.io(Some(a), third, NODE, Access::WRITE).is_ok());
 }
+
+#[test]
+fn a_client_that_returns_keeps_its_name() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    state.open(request(a, READ), T0).unwrap();
+    let (over, thief) = (LEASE * 2, Principal { flavor: 1, uid: 9 });
+    let other = state.exchange_id(owner("a"), [9; 8], thief.clone(), false, over).unwrap().id;
+    // A request of the client begins after EXCHANGE_ID has found its lease expired.
+    let call = state.clients.begin_call(a, over).unwrap();
+    assert_eq!(state.confirm(other, &thief, over), Err(StateError::ClientInUse));
+    call.lease.end_call(over);
+    assert_eq!(state.confirm(other, &thief, over), Err(StateError::ClientInUse));
+    assert!(!call.lease.has_ended(), "refusing the other one costs it nothing");
+    assert_eq!(state.confirm(other, &thief, over * 2), Ok(()));
+    assert!(!call.lease.begin_call(over * 2) && state.clients.get(a).is_err());
+}
