@@ -1,5 +1,6 @@
 //! Shared by all Weir crates: page arithmetic, a clock that tests can advance, a hash with stable
-//! values, counters, the lease of a client, and the synchronisation shim that lets loom and shuttle replace the primitives.
+//! values, counters, the lease of a client, and the synchronisation shim that lets loom and shuttle
+//! replace the primitives.
 
 #![forbid(unsafe_code)]
 

@@ -6,7 +6,8 @@
 use crate::state::channel::Channel;
 use crate::state::client::ClientId;
 use crate::state::error::StateError;
-use crate::state::session::{Session, SessionId, Sessions};
+use crate::state::ids::SessionId;
+use crate::state::session::{Session, Sessions};
 use bytes::Bytes;
 use std::collections::HashMap;
 

@@ -216,8 +216,9 @@ impl Clients {
         client.shared.lease.end_if_silent(now, self.lease)
     }
 
-    /// Renews a lease for as long as a call is in progress: until [`Lease::end_call`](weir_base::Lease::end_call). Returns the client that has the
-    /// lease; `None` if there is none.
+    /// Renews a lease for as long as a call is in progress: until
+    /// [`Lease::end_call`](weir_base::Lease::end_call). Returns the client that has the lease;
+    /// `None` if there is none.
     pub(crate) fn begin_call(&self, id: ClientId, now: Duration) -> Option<Arc<SharedClient>> {
         let shared = &self.by_id.get(&id)?.shared;
         shared.lease.begin_call(now).then(|| shared.clone())

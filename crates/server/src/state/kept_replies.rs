@@ -1,9 +1,9 @@
 //! The limit on the bytes of the replies that sessions cache.
 //!
-//! 1. The cached replies of all sessions share the limit, and the actual size of each reply counts. A request whose reply
-//!    is to be cached begins only if the largest reply that its session caches fits the client's share ([`Tally`]);
-//!    otherwise the client has to retry later. For a slot that already holds a reply, the share is computed from twice
-//!    the limit. The first slot of a session is exempt, so that every session makes progress.
+//! 1. The cached replies of all sessions share the limit, and the actual size of each reply counts. A request whose
+//!    reply is to be cached begins only if the largest reply that its session caches fits the client's share
+//!    ([`Tally`]); otherwise the client has to retry later. For a slot that already holds a reply, the share is
+//!    computed from twice the limit. The first slot of a session is exempt, so that every session makes progress.
 //! 2. The server asks a client with a small share to use fewer slots ([`KeptReplies::target_slots`]).
 //! 3. A request that neither caches a reply nor replaces a cached one takes no lock here, unless so much is cached that
 //!    the client's share decides how many slots it should use.

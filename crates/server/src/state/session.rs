@@ -1,12 +1,12 @@
-//! Sessions. [`slot_table`](super::slot_table) has their slots, and [`backchannel`](super::backchannel) the server's calls
-//! to clients.
+//! Sessions. [`slot_table`](super::slot_table) has their slots, and [`backchannel`](super::backchannel) the server's
+//! calls to clients.
 
 use crate::admission::LimitUse;
 use crate::state::backchannel::{Backchannel, CallbackCred};
 use crate::state::channel::Channel;
 use crate::state::client::ClientId;
 use crate::state::error::StateError;
-use crate::state::ids::Ids;
+use crate::state::ids::{Ids, SessionId};
 use crate::state::kept_replies::KeptReplies;
 use crate::state::shared_client::SharedClient;
 use crate::state::slot_table::{SlotTable, SlotTables};
@@ -15,10 +15,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 #[cfg(test)]
 use std::time::Duration;
-
-/// A session ID; it cannot be guessed ([`Ids`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct SessionId(pub [u8; 16]);
 
 /// One session.
 #[derive(Clone, Debug)]

@@ -1,4 +1,5 @@
-//! The slots of sessions, which have a lock of their own: SEQUENCE and the end of a compound do not take the state's lock.
+//! The slots of sessions, which have a lock of their own: SEQUENCE and the end of a compound do not take the state's
+//! lock.
 //!
 //! 1. A session's slots are in the index ([`SlotTables`]) from the creation of the session to its removal. Both happen
 //!    under the state's lock.
@@ -15,8 +16,8 @@
 use crate::state::channel::Channel;
 use crate::state::client::ClientId;
 use crate::state::error::StateError;
+use crate::state::ids::SessionId;
 use crate::state::kept_replies::KeptReplies;
-use crate::state::session::SessionId;
 use crate::state::shared_client::SharedClient;
 use crate::state::slot::{Begin, Slot, SlotError};
 use crate::state::tally::Account;
@@ -189,8 +190,8 @@ impl SlotTable {
         }
     }
 
-    /// Ends a request, caches its reply if there is one to cache, and renews the client's lease a last time. The session
-    /// may be gone.
+    /// Ends a request, caches its reply if there is one to cache, and renews the client's lease a last time. The
+    /// session may be gone.
     pub(crate) fn finish(&self, slot: u32, reply: Option<Bytes>, now: Duration) {
         {
             let mut slots = self.slots.lock();

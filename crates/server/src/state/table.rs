@@ -8,11 +8,11 @@ use crate::state::client::{
 };
 use crate::state::error::StateError;
 use crate::state::grace::Grace;
-use crate::state::ids::Ids;
+use crate::state::ids::{Ids, SessionId};
 use crate::state::limits::Limits;
 use crate::state::quota::{Requester, Searches, Tallies};
 use crate::state::refused::{Refused, Resource};
-use crate::state::session::{Session, SessionId, Sessions};
+use crate::state::session::{Session, Sessions};
 use crate::state::share::Share;
 use crate::state::stateid::StateKey;
 use crate::state::tables::lapsed::Lapsed;

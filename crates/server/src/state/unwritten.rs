@@ -1,8 +1,8 @@
 //! The clients whose disk record is out of date.
 //!
-//! A flag tells whether any record is to be written, or is being written. So a reply that revoked nothing finds that out
-//! without the state's lock. The flag changes only under the state's lock, and in the transition that changes the set. A
-//! task that depends on a transition therefore sees the flag of that transition, or of a later one.
+//! A flag tells whether any record is to be written, or is being written. So a compound for which nothing is due finds
+//! that out without the state's lock. The flag changes only under the state's lock, and in the transition that changes
+//! the set. A task that depends on a transition therefore sees the flag of that transition, or of a later one.
 
 use crate::state::client::Owner;
 use std::collections::BTreeSet;

@@ -331,7 +331,7 @@ async fn a_session_stays_while_a_request_is_in_progress_and_goes_with_its_client
     assert_eq!(status, Ok(()));
     let retry = vec![a.sequence(), Op::Putrootfh(())];
     assert_eq!(a.raw(retry).await.status, Err(Error::BadSession));
-    assert_eq!(kept(), 0, "a reply for nobody");
+    assert_eq!(kept(), 0, "the closed session counts none");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
