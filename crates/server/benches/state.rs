@@ -8,6 +8,8 @@ mod common;
 
 use common::in_use;
 use std::fmt::Write;
+use std::sync::Barrier;
+use std::thread;
 use std::time::Instant;
 use weir_server::{LoadedFile, StateLoad};
 
@@ -15,6 +17,10 @@ const CLIENTS: [usize; 3] = [10, 1000, 10_000];
 /// Calls of each operation, in rounds of one per client.
 const CALLS: usize = 20_000;
 const SHARED: usize = 0;
+/// READs of a thread that competes with others, each in a session of its own.
+const READS: u32 = 200_000;
+/// Each count of threads is measured as often, and the shortest time taken.
+const TRIALS: u32 = 7;
 /// A range that every client locks for reading.
 const COMMON: (u64, u64) = (1 << 40, 1 << 41);
 
@@ -65,6 +71,9 @@ fn measure(clients: usize) -> (Times, usize) {
             load.lock(&mut shared[number], COMMON.0, COMMON.1, false)
         });
         times.each("read, shared file", clients, |number| load.read(&shared[number]));
+        times.each("read in a session", clients, |number| {
+            load.read_in_session(number, &shared[number], round as u32 + 1)
+        });
         times.each("read without an open", clients, |_| load.read_unopened(SHARED));
         let mut single: Vec<LoadedFile> = Vec::with_capacity(clients);
         times.each("open, own file", clients, |number| {
@@ -90,6 +99,32 @@ fn measure(clients: usize) -> (Times, usize) {
     (times, bytes)
 }
 
+/// The nanoseconds of a READ of each of `threads`, which read at once in sessions and files of their own while
+/// `clients` have a session.
+fn contend(clients: usize, threads: usize) -> u64 {
+    let mut load = StateLoad::default();
+    (0..clients).for_each(|_| assert!(load.add_session()));
+    let opened = (0..threads).map(|number| load.open(number, number));
+    let files: Vec<LoadedFile> = opened.map(|file| file.expect("it opens the file")).collect();
+    let trial = |trial: u32| {
+        let barrier = Barrier::new(threads);
+        let read = |number: usize| {
+            barrier.wait();
+            let begun = Instant::now();
+            for sequence in trial * READS + 1..=(trial + 1) * READS {
+                assert!(load.read_in_session(number, &files[number], sequence));
+            }
+            begun.elapsed().as_nanos() as u64 / u64::from(READS)
+        };
+        thread::scope(|scope| {
+            let all: Vec<_> =
+                (0..threads).map(|number| scope.spawn(move || read(number))).collect();
+            all.into_iter().map(|one| one.join().expect("it reads")).max()
+        })
+    };
+    (0..TRIALS).filter_map(trial).min().unwrap_or(0)
+}
+
 fn main() {
     let runs = CLIENTS.map(measure);
     let mut table = String::from("ns, median : p99");
@@ -107,6 +142,12 @@ fn main() {
     table.push_str("\nbytes of a client");
     for (_, bytes) in &runs {
         _ = write!(table, " | {bytes}");
+    }
+    for threads in [1, 2] {
+        _ = write!(table, "\nread in a session, {threads} threads at once");
+        for clients in CLIENTS {
+            _ = write!(table, " | {}", contend(clients, threads));
+        }
     }
     println!("{table}");
 }

@@ -6,7 +6,7 @@ use crate::export::Exports;
 use crate::handle::Node;
 use crate::metrics::Metrics;
 use crate::operation::copies::Copies;
-use crate::state::State;
+use crate::state::{SlotTables, State};
 use crate::storage::client_tracking::ClientTracking;
 use crate::storage::durability::Committer;
 use crate::storage::recovery::Recovery;
@@ -24,6 +24,8 @@ use weir_pagecache::File;
 pub(crate) struct Services {
     pub(crate) exports: Arc<Exports>,
     pub(crate) state: Arc<Mutex<State<File>>>,
+    /// The slots of the sessions in `state`.
+    pub(crate) slot_tables: Arc<SlotTables>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) recalls: Arc<Recalls>,
     pub(crate) copies: Arc<Copies>,
@@ -47,6 +49,7 @@ impl Services {
         clock: Arc<dyn Clock>,
         stop: &CancellationToken,
     ) -> Self {
+        let slot_tables = state.sessions.slot_tables().clone();
         let state = Arc::new(Mutex::new(state));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
         let records = Arc::new(ClientTracking::new(state.clone(), recovery.clone()));
@@ -66,6 +69,7 @@ impl Services {
         Self {
             exports,
             state,
+            slot_tables,
             callbacks,
             recalls,
             copies,

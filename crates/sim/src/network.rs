@@ -13,7 +13,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use weir_server::LocalConnection;
 use weir_xdr::Bytes;
 
-/// How long a client waits for a reply before it connects anew: longer than the server lets a call wait for a delegation.
+/// How long a client waits for a reply before it connects anew: longer than the server lets a call wait
+/// for a delegation.
 const PATIENCE: Duration = Duration::from_millis(2000);
 
 /// A client's way to the server: one connection after the other, all from one port.

@@ -142,6 +142,9 @@ impl Recalls {
         let claim = self.begin(node, touch);
         if self.filter.may_conflict(node, touch) {
             self.clear(node, touch, by).await?;
+        } else {
+            // A delegation may be gone because it has just been revoked.
+            self.write_due().await?;
         }
         Ok(claim)
     }
@@ -214,10 +217,7 @@ impl Recalls {
             // Must precede the check, or a return between the check and the wait would be missed.
             gone.as_mut().enable();
             let pending = self.recall(node, touch, by);
-            if let Err(error) = self.records.write_due().await {
-                error!("cannot write the state database: {error}");
-                return Err(weir_vfs::Error::Io);
-            }
+            self.write_due().await?;
             if !pending {
                 // A copy may still be writing under a delegation that has just been revoked.
                 let quiet = timeout_at(deadline, self.copies.quiesce(node)).await;
@@ -227,6 +227,13 @@ impl Recalls {
                 return Err(weir_vfs::Error::WouldBlock);
             }
         }
+    }
+
+    async fn write_due(&self) -> weir_vfs::Result<()> {
+        self.records.write_due().await.map_err(|error| {
+            error!("cannot write the state database: {error}");
+            weir_vfs::Error::Io
+        })
     }
 
     /// Recalls the conflicting delegations. Returns whether there are any.

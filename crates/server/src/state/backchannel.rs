@@ -6,7 +6,8 @@
 use crate::state::channel::Channel;
 use crate::state::client::ClientId;
 use crate::state::error::StateError;
-use crate::state::session::{Session, SessionId, Sessions};
+use crate::state::ids::SessionId;
+use crate::state::session::{Session, Sessions};
 use bytes::Bytes;
 use std::collections::HashMap;
 
@@ -117,6 +118,7 @@ impl Sessions {
     pub(crate) fn bind_back(&mut self, id: SessionId, connection: u64) -> Result<(), StateError> {
         let session = self.by_id.get_mut(&id).ok_or(StateError::BadSession)?;
         session.backchannel.was_bound = true;
+        session.slots.set_lost_backchannel(false);
         if session.backchannel.connections.iter().any(|c| c.id == connection) {
             return Ok(());
         }
@@ -152,6 +154,7 @@ impl Sessions {
         for id in self.by_connection.remove(&connection).unwrap_or_default() {
             if let Some(session) = self.by_id.get_mut(&id) {
                 session.backchannel.connections.retain(|c| c.id != connection);
+                session.slots.set_lost_backchannel(session.lost_backchannel());
             }
         }
     }
@@ -220,13 +223,12 @@ mod tests {
     use super::*;
     use crate::state::channel::tests::CHANNEL;
     use crate::state::ids::Ids;
-    use crate::state::tally::Account;
 
     #[test]
     fn callbacks_use_connections_that_answer() {
         let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 2, 1 << 20);
         let client = ClientId(5);
-        let session = sessions.create(Account::alone(client), CHANNEL, CHANNEL, 1).unwrap();
+        let session = sessions.create_alone(client.0, CHANNEL).unwrap();
         session.callback_cred = Some(CallbackCred::AuthNone);
         let id = session.id;
         assert_eq!(sessions.begin_call(client), None);
@@ -250,9 +252,11 @@ mod tests {
 
         sessions.end_call(&again, BackOutcome::Lost);
         assert!(sessions.get(id).unwrap().lost_backchannel());
+        assert!(sessions.get(id).unwrap().slots.has_status());
         assert_eq!(sessions.begin_call(client), None);
         sessions.bind_back(id, 71).unwrap();
         sessions.answered(71);
+        assert!(!sessions.get(id).unwrap().slots.has_status());
         assert_eq!(sessions.begin_call(client).unwrap().connection, 71);
         sessions.remove(id);
         assert!(sessions.by_connection.is_empty() && sessions.of(client).next().is_none());

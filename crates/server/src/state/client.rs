@@ -18,8 +18,8 @@
 use crate::admission::ClientCharge;
 use crate::state::error::StateError;
 use crate::state::ids::Ids;
+use crate::state::shared_client::SharedClient;
 use crate::state::stateid::StateKey;
-use crate::state::tables::calls::ExportsInUse;
 use crate::state::tables::reclaim_denied::ReclaimDenied;
 use crate::state::tables::revoked::Revoked;
 use bytes::Bytes;
@@ -73,12 +73,8 @@ pub(crate) struct Client {
     pub(crate) principal: Principal,
     /// Whether it may have state.
     pub(crate) confirmed: bool,
-    /// When it last renewed its lease, on the monotonic clock.
-    pub(crate) renewed: Duration,
-    /// Its calls in progress, during which it is not silent.
-    pub(crate) calls: usize,
-    /// The exports that these use, in sessions.
-    pub(crate) in_use: Arc<ExportsInUse>,
+    /// Its lease, and more that requests use without the state's lock.
+    pub(crate) shared: Arc<SharedClient>,
     /// The verifier of its last SETCLIENTID_CONFIRM (minor version 0).
     pub(crate) confirmation: Option<[u8; 8]>,
     /// The sequence number of its next CREATE_SESSION.
@@ -211,40 +207,40 @@ impl Clients {
 
     /// Whether a client has been silent for longer than its lease.
     pub(crate) fn is_expired(&self, client: &Client, now: Duration) -> bool {
-        client.calls == 0 && now.saturating_sub(client.renewed) > self.lease
+        client.shared.lease.is_silent(now, self.lease)
     }
 
     /// Whether what a client has in an export may be taken from it: its lease is over, but for calls in progress that
-    /// do not use the export. A client of minor version 0 keeps all during its calls: it can only lose all.
+    /// do not use the export. A client of minor version 0 keeps all during its calls: it can only lose all. A request
+    /// that begins just now finds its state revoked: it came too late.
     pub(super) fn lets_go(&self, client: &Client, export: u16, now: Duration) -> bool {
-        let is_over = now.saturating_sub(client.renewed) > self.lease;
-        let is_used = match client.owner.sessions {
-            true => client.in_use.has(export),
-            false => client.calls > 0,
-        };
-        is_over && !is_used
-    }
-
-    /// Renews a lease for as long as a call is in progress: until [`end_call`](Self::end_call).
-    pub(crate) fn begin_call(&mut self, id: ClientId, now: Duration) {
-        if let Some(client) = self.by_id.get_mut(&id) {
-            client.calls += 1;
-            client.renewed = client.renewed.max(now);
+        let shared = &client.shared;
+        if client.owner.sessions {
+            let is_over = now.saturating_sub(shared.lease.renewed()) > self.lease;
+            is_over && !shared.in_use.has(export)
+        } else {
+            self.is_expired(client, now)
         }
     }
 
-    /// Ends a call, and renews the lease a last time.
-    pub(crate) fn end_call(&mut self, id: ClientId, now: Duration) {
-        if let Some(client) = self.by_id.get_mut(&id) {
-            client.calls = client.calls.saturating_sub(1);
-            client.renewed = client.renewed.max(now);
-        }
+    /// Ends the lease of a client that has been silent for longer than that. Returns false if the client has not: a
+    /// request may have begun since [`is_expired`](Self::is_expired) was asked.
+    pub(super) fn end_expired(&self, client: &Client, now: Duration) -> bool {
+        client.shared.lease.end_if_silent(now, self.lease)
+    }
+
+    /// Renews a lease for as long as a call is in progress: until
+    /// [`Lease::end_call`](weir_base::Lease::end_call). Returns the client that has the lease;
+    /// `None` if there is none.
+    pub(crate) fn begin_call(&self, id: ClientId, now: Duration) -> Option<Arc<SharedClient>> {
+        let shared = &self.by_id.get(&id)?.shared;
+        shared.lease.begin_call(now).then(|| shared.clone())
     }
 
     /// Renews a lease.
-    pub(crate) fn renew(&mut self, id: ClientId, now: Duration) {
-        if let Some(client) = self.by_id.get_mut(&id) {
-            client.renewed = client.renewed.max(now);
+    pub(crate) fn renew(&self, id: ClientId, now: Duration) {
+        if let Some(client) = self.by_id.get(&id) {
+            client.shared.lease.renew(now);
         }
     }
 
@@ -285,6 +281,29 @@ impl Clients {
         }
         let id = self.insert(owner, verifier, principal, now)?;
         Ok(Exchanged { id, next_create: 1, confirmed: false })
+    }
+
+    /// As [`check_name`](Self::check_name), for a client that is about to replace the one that has the name: ends the
+    /// lease of that one if only its silence allows to replace it.
+    ///
+    /// # Errors
+    /// [`StateError::ClientInUse`].
+    pub(super) fn claim_name(
+        &self,
+        owner: &Owner,
+        principal: &Principal,
+        now: Duration,
+    ) -> Result<(), StateError> {
+        match self.confirmed(owner) {
+            Some(client)
+                if client.principal != *principal
+                    && !client.states.is_empty()
+                    && !self.end_expired(client, now) =>
+            {
+                Err(StateError::ClientInUse)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a name if a live client of another principal has this name and holds state.
@@ -354,9 +373,7 @@ impl Clients {
             verifier,
             principal,
             confirmed: false,
-            renewed: now,
-            calls: 0,
-            in_use: Arc::default(),
+            shared: Arc::new(SharedClient::new(now)),
             confirmation: None,
             next_create: 1,
             last_create: None,
@@ -401,9 +418,10 @@ impl Clients {
         Ok(records.confirmed.replace(id))
     }
 
-    /// Removes a client's record.
+    /// Removes a client's record, and ends its lease.
     pub(crate) fn remove(&mut self, id: ClientId) -> Option<Client> {
         let client = self.by_id.remove(&id)?;
+        client.shared.lease.end();
         if let Some(records) = self.by_owner.get_mut(&client.owner) {
             if records.confirmed == Some(id) {
                 records.confirmed = None;

@@ -7,7 +7,6 @@
 //!    earlier runs.
 
 use crate::state::client::ClientId;
-use crate::state::session::SessionId;
 use crate::state::stateid::StateKey;
 
 /// Bytes of the key.
@@ -23,6 +22,10 @@ enum Kind {
     State = 4,
     Holder = 5,
 }
+
+/// A session ID; it cannot be guessed ([`Ids`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SessionId(pub [u8; 16]);
 
 /// Generates identifiers.
 #[derive(Clone, Copy)]

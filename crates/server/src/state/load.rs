@@ -4,9 +4,13 @@
 use crate::handle::Node;
 use crate::state::{
     Channel, Claim, ClientId, Grace, Ids, Limits, LockRequest, LockTarget, OpenRequest, Owner,
-    Principal, Range, SequenceArgs, Share, State, StateError, StateId,
+    Principal, Range, SequenceArgs, Sequenced, SessionId, Share, SlotTables, State, StateError,
+    StateId,
 };
 use bytes::Bytes;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_vfs::{Access, FileId};
 
@@ -33,15 +37,21 @@ pub struct LoadedFile {
 /// The state of many clients, with file handles of no size.
 #[derive(Debug)]
 pub struct StateLoad {
-    state: State<()>,
+    state: Mutex<State<()>>,
+    slot_tables: Arc<SlotTables>,
+    records_due: Arc<AtomicBool>,
     clients: Vec<ClientId>,
+    sessions: Vec<SessionId>,
     opens: Vec<StateId>,
 }
 
 impl Default for StateLoad {
     fn default() -> Self {
         let state = State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::default());
-        Self { state, clients: Vec::new(), opens: Vec::new() }
+        let (clients, sessions, opens) = (Vec::new(), Vec::new(), Vec::new());
+        let slot_tables = state.sessions.slot_tables().clone();
+        let records_due = state.records_due().clone();
+        Self { state: Mutex::new(state), slot_tables, records_due, clients, sessions, opens }
     }
 }
 
@@ -52,30 +62,30 @@ impl StateLoad {
     }
 
     fn try_add_session(&mut self) -> Result<(), StateError> {
-        let state = &mut self.state;
+        let state = self.state.get_mut();
         let name = Bytes::from(format!("Linux NFSv4.2 host{}", self.clients.len()));
         let owner = Owner { sessions: true, name };
         let id = state.clients.exchange_id(owner, [0; 8], PRINCIPAL, false, NOW)?.id;
         state.confirm(id, &PRINCIPAL, NOW)?;
         state.reclaim_complete(id)?;
         state.clients.get_mut(id)?.is_recorded = true;
-        state.create_session(id, CHANNEL, CHANNEL, 2)?;
+        let session = state.create_session(id, CHANNEL, CHANNEL, 2)?.id;
         self.clients.push(id);
+        self.sessions.push(session);
         Ok(())
     }
 
     /// Uses all slots of the session of client `number`. Returns false if the state refuses it.
     pub fn use_slots(&mut self, number: usize) -> bool {
-        let sessions = &mut self.state.sessions;
-        let Some(id) = sessions.of(self.clients[number]).next().map(|session| session.id) else {
-            return false;
-        };
+        let Ok(slots) = self.slot_tables.get(self.sessions[number]) else { return false };
         (0..CHANNEL.slots).all(|slot| {
             let highest_slot = CHANNEL.slots - 1;
             let request = SequenceArgs { slot, sequence: 1, highest_slot, digest: 0, keep: false };
-            let begun = sessions.begin(id, request);
-            sessions.finish(id, slot, None);
-            begun.is_ok()
+            let begun = slots.begin(request, NOW).is_ok();
+            if begun {
+                slots.finish(slot, None, NOW);
+            }
+            begun
         })
     }
 
@@ -102,8 +112,8 @@ impl StateLoad {
             truncates: false,
             file: (),
         };
-        let open = self.state.open(request, NOW).ok()?;
-        self.state.keep_open(open);
+        let open = self.state.get_mut().open(request, NOW).ok()?;
+        self.state.get_mut().keep_open(open);
         Some(LoadedFile { client, node, open, locks: None })
     }
 
@@ -120,7 +130,7 @@ impl StateLoad {
             wait: false,
             listens: false,
         };
-        let locked = self.state.lock(request, NOW).ok();
+        let locked = self.state.get_mut().lock(request, NOW).ok();
         file.locks = locked.or(file.locks);
         locked.is_some()
     }
@@ -129,24 +139,37 @@ impl StateLoad {
     pub fn unlock(&mut self, file: &mut LoadedFile, start: u64, end: u64) -> bool {
         let Some(locks) = file.locks else { return false };
         let range = Range { start, end };
-        let unlocked = self.state.unlock(file.client, locks, file.node, range).ok();
+        let unlocked = self.state.get_mut().unlock(file.client, locks, file.node, range).ok();
         file.locks = unlocked.or(file.locks);
         unlocked.is_some()
     }
 
     /// What READ asks of the state. Returns false if the state refuses it.
     pub fn read(&mut self, file: &LoadedFile) -> bool {
-        self.state.io(Some(file.client), file.open, file.node, Access::READ).is_ok()
+        self.state.get_mut().io(Some(file.client), file.open, file.node, Access::READ).is_ok()
+    }
+
+    /// What a compound of SEQUENCE and READ asks of the state, with its locks: the request `sequence`, counted from 1,
+    /// in the first slot of the session of client `number`. Returns false if the state refuses it.
+    pub fn read_in_session(&self, number: usize, file: &LoadedFile, sequence: u32) -> bool {
+        let Ok(slots) = self.slot_tables.get(self.sessions[number]) else { return false };
+        let request = SequenceArgs { slot: 0, sequence, highest_slot: 0, digest: 0, keep: false };
+        let Ok(Sequenced::Execute { .. }) = slots.begin(request, NOW) else { return false };
+        let has_status = slots.has_status();
+        let io = self.state.lock().io(Some(file.client), file.open, file.node, Access::READ);
+        let due = self.records_due.load(Ordering::Acquire);
+        slots.finish(0, None, NOW);
+        io.is_ok() && !has_status && !due
     }
 
     /// What READ of file `ino` without an open asks of the state. Returns false if the state refuses it.
     pub fn read_unopened(&mut self, ino: usize) -> bool {
-        self.state.anonymous_io(node(ino), Access::READ, NOW).is_ok()
+        self.state.get_mut().anonymous_io(node(ino), Access::READ, NOW).is_ok()
     }
 
     /// Closes a file, and releases its locks. Returns false if the state refuses it.
     pub fn close(&mut self, file: LoadedFile) -> bool {
-        self.state.close(file.client, file.open, file.node).is_ok()
+        self.state.get_mut().close(file.client, file.open, file.node).is_ok()
     }
 
     /// Locks range `number`; the ranges of all files do not touch, so that none are joined. Returns
@@ -167,13 +190,14 @@ impl StateLoad {
             wait: false,
             listens: false,
         };
-        self.state.lock(request, NOW).is_ok()
+        self.state.get_mut().lock(request, NOW).is_ok()
     }
 
     /// Frees all clients and what they have. Returns whether nothing is left.
     pub fn purge(&mut self) -> bool {
-        self.clients.drain(..).for_each(|id| self.state.purge(id));
-        self.state.counts() == (0, 0)
+        let state = self.state.get_mut();
+        self.clients.drain(..).for_each(|id| state.purge(id));
+        state.counts() == (0, 0)
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! Everything here is plain data and transitions: no I/O, no tasks and no waits; the monotonic time
 //! is an argument. (`cargo xtask check` verifies that the code names no file, socket or store.) One
-//! lock protects a [`State`] and is never held across an await. Two things reach further. A
-//! transition locks ranges in the store through a [`StoreLocks`], which the caller opens before.
-//! And file handles have a type `F` that the state only stores and hands out: dropping the last
-//! copy of one may close its file.
+//! lock protects a [`State`] and is never held across an await. Requests in sessions use their slots
+//! and leases without it ([`SlotTable`], [`SharedClient`]). Two things reach further. A transition
+//! locks ranges in the store through a [`StoreLocks`], which the caller opens before. And file
+//! handles have a type `F` that the state only stores and hands out: dropping the last copy of one
+//! may close its file.
 //!
 //! 1. State belongs to a confirmed client and is freed with it ([`State::purge`]).
 //! 2. A client that does not renew its lease keeps its state (courtesy) until another client needs
@@ -27,6 +28,7 @@ mod delegation;
 mod error;
 mod grace;
 mod ids;
+mod kept_replies;
 mod limits;
 mod load;
 mod lock;
@@ -40,7 +42,9 @@ mod refused;
 mod revoked;
 mod session;
 mod share;
+mod shared_client;
 mod slot;
+mod slot_table;
 mod stateid;
 mod store_locks;
 mod table;
@@ -48,18 +52,20 @@ mod tables;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod unwritten;
 
 pub(crate) use backchannel::{BackCall, BackOutcome, CallbackCred};
 pub(crate) use channel::Channel;
 pub(crate) use client::{CallbackService, Client, ClientId, Owner, OwnerName, Principal};
 pub(crate) use error::StateError;
 pub(crate) use grace::Grace;
-pub(crate) use ids::Ids;
+pub(crate) use ids::{Ids, SessionId};
 pub use limits::Limits;
 pub use load::{LoadedFile, StateLoad};
 pub(crate) use record::{LockHost, Record};
-pub(crate) use session::{SequenceArgs, Sequenced, SessionId};
 pub(crate) use share::Share;
+pub(crate) use shared_client::SharedClient;
+pub(crate) use slot_table::{SequenceArgs, Sequenced, SlotTable, SlotTables};
 pub(crate) use stateid::{StateId, StateKey, StateRef};
 pub(crate) use table::State;
 pub(crate) use tables::calls::CallUses;

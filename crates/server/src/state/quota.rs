@@ -124,7 +124,7 @@ impl<F: Clone> State<F> {
                 while self.allowed(kind, requester, &none) < amount
                     && let Some((_, id)) = left.next()
                 {
-                    self.purge_silent(*id);
+                    self.purge_expired(*id, now);
                 }
                 found = self.freed_by(kind, left.map(|(_, id)| *id));
             }
@@ -135,6 +135,13 @@ impl<F: Clone> State<F> {
         }
         self.count_refused(kind, requester);
         Err(StateError::TooMany)
+    }
+
+    /// Purges a client, unless it has renewed its lease since the search found it expired.
+    fn purge_expired(&mut self, id: ClientId, now: Duration) {
+        if self.clients.get(id).is_ok_and(|client| self.clients.end_expired(client, now)) {
+            self.purge_silent(id);
+        }
     }
 
     /// Like [`check_quota_for`](Self::check_quota_for), but purges no expired clients.
@@ -179,7 +186,7 @@ impl<F: Clone> State<F> {
         let clients = self.clients.iter().filter(|c| !spared.contains(&Some(c.id)));
         let silent = clients.filter(|c| c.confirmed && self.clients.is_expired(c, now));
         let holders = silent.filter(|c| self.tally(kind).is_none_or(|held| held.of(c.id) > 0));
-        let mut holders: Vec<_> = holders.map(|c| (c.renewed, c.id)).collect();
+        let mut holders: Vec<_> = holders.map(|c| (c.shared.lease.renewed(), c.id)).collect();
         holders.sort_unstable();
         holders
     }
@@ -387,7 +394,7 @@ mod tests {
         let fill = |state: &mut State<char>, client| {
             let made = (0..).take_while(|_| {
                 let room = state.check_session(client, T0).is_ok();
-                room && state.sessions.create(Account::alone(client), CHANNEL, CHANNEL, 1).is_ok()
+                room && state.create_session(client, CHANNEL, CHANNEL, 1).is_ok()
             });
             made.count()
         };
@@ -554,13 +561,13 @@ mod tests {
             open(&mut state, busy, ino, T0).unwrap();
         }
         let now = Limits::default().courtesy * 2;
-        state.clients.begin_call(busy, T0);
+        let call = state.clients.begin_call(busy, T0).unwrap();
         state.clients.renew(live, now);
         open(&mut state, live, 10, now).unwrap();
         assert_eq!(open(&mut state, live, 11, now), Err(StateError::TooMany));
         state.sweep(now);
         assert!(state.clients.get(busy).is_ok());
-        state.clients.end_call(busy, now);
+        call.lease.end_call(now);
         assert_eq!(open(&mut state, live, 12, now), Err(StateError::TooMany), "it has just ended");
         let later = now + Limits::default().lease * 2;
         state.clients.renew(live, later);
@@ -638,8 +645,23 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_returns_after_the_search_is_not_removed() {
+        let (mut state, [a, _, _]) = opens(4);
+        let now = Limits::default().lease * 2;
+        let call = state.clients.begin_call(a, T0).unwrap();
+        state.purge_expired(a, now);
+        call.lease.end_call(now);
+        state.purge_expired(a, now);
+        assert!(state.clients.get(a).is_ok());
+        state.purge_expired(a, now * 2);
+        assert!(state.clients.get(a).is_err());
+        assert!(!call.lease.begin_call(now), "no request begins any more");
+    }
+
+    #[test]
     fn slots_with_small_replies_work_while_others_keep_large_ones() {
-        use crate::state::session::{SequenceArgs, SessionId, Sessions};
+        use crate::state::session::Sessions;
+        use crate::state::slot_table::{SequenceArgs, SlotTable};
         const CHANNEL: Channel = Channel {
             max_request: 4096,
             max_response: 4096,
@@ -648,23 +670,22 @@ mod tests {
             slots: 4,
         };
         let mut sessions = Sessions::new(Ids::new(1, [7; 32]), 20, 4096);
-        let run = |sessions: &mut Sessions, id: SessionId, slot, sequence, bytes| {
+        let run = |table: &SlotTable, slot, sequence, bytes| {
             let request =
                 SequenceArgs { slot, sequence, highest_slot: slot, digest: 7, keep: true };
-            sessions.begin(id, request)?;
-            sessions.finish(id, slot, Some(vec![0; bytes].into()));
+            table.begin(request, T0)?;
+            table.finish(slot, Some(vec![0; bytes].into()), T0);
             Ok(())
         };
-        let small = sessions.create(Account::alone(ClientId(0)), CHANNEL, CHANNEL, 0).unwrap().id;
-        assert_eq!(run(&mut sessions, small, 1, 1, 100), Ok(()));
+        let small = sessions.create_alone(0, CHANNEL).unwrap().slots.clone();
+        assert_eq!(run(&small, 1, 1, 100), Ok(()));
         for other in 1..12 {
-            let id =
-                sessions.create(Account::alone(ClientId(other)), CHANNEL, CHANNEL, 0).unwrap().id;
-            assert_eq!(run(&mut sessions, id, 0, 1, 500), Ok(()));
+            let table = sessions.create_alone(other, CHANNEL).unwrap().slots.clone();
+            assert_eq!(run(&table, 0, 1, 500), Ok(()));
         }
-        assert_eq!(run(&mut sessions, small, 1, 2, 100), Ok(()), "it holds a reply");
-        assert_eq!(run(&mut sessions, small, 0, 1, 100), Ok(()), "it is the first");
-        assert_eq!(run(&mut sessions, small, 2, 1, 100), Err(StateError::TooMany));
+        assert_eq!(run(&small, 1, 2, 100), Ok(()), "it holds a reply");
+        assert_eq!(run(&small, 0, 1, 100), Ok(()), "it is the first");
+        assert_eq!(run(&small, 2, 1, 100), Err(StateError::TooMany));
         (0..12).for_each(|client| sessions.remove_of(ClientId(client)));
         assert_eq!(sessions.kept().used, 0);
     }

@@ -43,22 +43,22 @@ impl<F: Clone> State<F> {
         key: Option<StateKey>,
         now: Duration,
     ) -> bool {
-        let Ok(of) = self.clients.get(client) else { return false };
+        let Ok(holder) = self.clients.get(client) else { return false };
         let open = key.and_then(|key| Some((key, self.opens.get(key)?.node.export)));
         match open {
-            Some((key, export)) if of.owner.sessions => {
-                let lets_go = self.clients.lets_go(of, export, now);
+            Some((key, export)) if holder.owner.sessions => {
+                let lets_go = self.clients.lets_go(holder, export, now);
                 if lets_go {
                     self.revoke(key, Why::Expired);
                 }
                 lets_go
             }
             _ => {
-                let is_expired = self.clients.is_expired(of, now);
-                if is_expired {
+                let ended = self.clients.end_expired(holder, now);
+                if ended {
                     self.purge_silent(client);
                 }
-                is_expired
+                ended
             }
         }
     }
@@ -105,6 +105,7 @@ impl<F: Clone> State<F> {
             return;
         }
         client.revoked.push_back(revoked);
+        client.shared.set_revoked(true);
         let full = client.revoked.len() > MAX_REVOKED;
         let oldest = if full { client.revoked.pop_front() } else { None };
         if full {
@@ -142,6 +143,7 @@ impl<F: Clone> State<F> {
         let Some((client, _)) = self.revoked.remove(&key) else { return };
         if let Ok(client) = self.clients.get_mut(client) {
             client.revoked.retain(|revoked| revoked.key != key);
+            client.shared.set_revoked(!client.revoked.is_empty());
         }
     }
 

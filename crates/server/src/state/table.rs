@@ -8,11 +8,11 @@ use crate::state::client::{
 };
 use crate::state::error::StateError;
 use crate::state::grace::Grace;
-use crate::state::ids::Ids;
+use crate::state::ids::{Ids, SessionId};
 use crate::state::limits::Limits;
 use crate::state::quota::{Requester, Searches, Tallies};
 use crate::state::refused::{Refused, Resource};
-use crate::state::session::{Session, SessionId, Sessions};
+use crate::state::session::{Session, Sessions};
 use crate::state::share::Share;
 use crate::state::stateid::StateKey;
 use crate::state::tables::lapsed::Lapsed;
@@ -23,9 +23,11 @@ use crate::state::tables::opens::Opens;
 use crate::state::tables::revoked::Why;
 use crate::state::tables::store_locks::StoreLocks;
 use crate::state::tables::{delegation, lock_waiters, nlm};
+use crate::state::unwritten::Unwritten;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use weir_vfs::RangeLocks;
 
@@ -89,9 +91,7 @@ pub(crate) struct State<F> {
     /// Clients of minor version 0 that lost their lease.
     pub(in crate::state) lapsed: Lapsed,
     /// Clients whose disk record is out of date.
-    pub(in crate::state) unwritten: BTreeSet<Owner>,
-    /// Whether a task is writing records that it has taken from `unwritten`.
-    is_writing: bool,
+    pub(in crate::state) unwritten: Unwritten,
     /// Clients without state whose disk record can be removed. Until then the only harm is that the
     /// grace period after a restart waits for them.
     pub(in crate::state) idle: BTreeSet<Owner>,
@@ -119,8 +119,7 @@ impl<F: Clone> State<F> {
             delegations: delegation::Delegations::default(),
             revoked: HashMap::new(),
             lapsed: Lapsed::default(),
-            unwritten: BTreeSet::new(),
-            is_writing: false,
+            unwritten: Unwritten::default(),
             idle: BTreeSet::new(),
             refusals: Refused::default(),
             searches: Searches::default(),
@@ -248,17 +247,18 @@ impl<F: Clone> State<F> {
             return Err(StateError::NotSamePrincipal);
         }
         if client.confirmed {
-            client.renewed = client.renewed.max(now);
+            client.shared.lease.renew(now);
             return Ok(());
         }
         let owner = client.owner.clone();
-        self.clients.check_name(&owner, principal, now)?;
         self.grace.check_name(&owner, principal, now)?;
+        // This must be the last check: it may end the lease of the client that has the name.
+        self.clients.claim_name(&owner, principal, now)?;
         // A client that returned earlier in this grace period and left may have no disk record any
         // more, so it is written again.
         let again = self.grace.has_returned(&owner);
         let client = self.clients.get_mut(id)?;
-        client.renewed = client.renewed.max(now);
+        client.shared.lease.renew(now);
         client.may_reclaim = self.grace.may_reclaim(&owner, principal, now);
         client.is_recorded = client.may_reclaim;
         if client.may_reclaim
@@ -269,15 +269,17 @@ impl<F: Clone> State<F> {
                 self.unwritten.insert(owner);
             }
         }
-        if let Some(replaced) = self.clients.confirm(id)?
-            && let Some(replaced) = self.release(replaced)
+        let Some(replaced) = self.clients.confirm(id)? else { return Ok(()) };
+        if let Ok(replaced) = self.clients.get(replaced)
             && replaced.is_recorded
         {
-            self.clients.get_mut(id)?.is_recorded = true;
+            // Before its delegations go, as in `purge`.
             if !replaced.reclaim_denied().is_empty() || replaced.principal != *principal {
-                self.unwritten.insert(replaced.owner);
+                self.unwritten.insert(replaced.owner.clone());
             }
+            self.clients.get_mut(id)?.is_recorded = true;
         }
+        self.release(replaced);
         Ok(())
     }
 
@@ -294,7 +296,7 @@ impl<F: Clone> State<F> {
     /// Creates a session of a client ([`Sessions::create`]).
     ///
     /// # Errors
-    /// [`StateError::TooMany`].
+    /// [`StateError::StaleClientId`], [`StateError::TooMany`].
     pub(crate) fn create_session(
         &mut self,
         client: ClientId,
@@ -302,8 +304,9 @@ impl<F: Clone> State<F> {
         back: Channel,
         minor: u32,
     ) -> Result<&mut Session, StateError> {
+        let shared = self.clients.get(client)?.shared.clone();
         let account = self.account(client);
-        self.sessions.create(account, fore, back, minor)
+        self.sessions.create(account, shared, fore, back, minor)
     }
 
     /// RECLAIM_COMPLETE for all file systems (`rca_one_fs` is false).
@@ -363,7 +366,7 @@ impl<F: Clone> State<F> {
         Ok(())
     }
 
-    /// Does what [`purge`](Self::purge) does, for a client whose lease has expired. Later requests
+    /// Does what [`purge`](Self::purge) does, for a client whose lease has ended because it expired. Later requests
     /// of a minor version 0 client return NFS4ERR_EXPIRED.
     pub(in crate::state) fn purge_silent(&mut self, id: ClientId) {
         if let Ok(client) = self.clients.get(id)
@@ -389,11 +392,13 @@ impl<F: Clone> State<F> {
 
     /// Removes a client, all its state, and its disk record.
     pub(crate) fn purge(&mut self, id: ClientId) {
-        if let Some(client) = self.release(id)
+        // Before its delegations go: requests see that without the state's lock.
+        if let Ok(client) = self.clients.get(id)
             && client.is_recorded
         {
-            self.unwritten.insert(client.owner);
+            self.unwritten.insert(client.owner.clone());
         }
+        self.release(id);
     }
 
     /// Removes a client and all its state. The disk record is left to the caller.
@@ -410,14 +415,10 @@ impl<F: Clone> State<F> {
         Some(client)
     }
 
-    /// Whether a change of disk records must be durable before the next reply: it is to be written, or being written.
+    /// Whether a disk record is out of date.
+    #[cfg(test)]
     pub(crate) fn has_unwritten(&self) -> bool {
-        self.is_writing || !self.unwritten.is_empty()
-    }
-
-    /// Notes that a task begins or ends writing records that it has [taken](Self::take_unwritten).
-    pub(crate) fn set_writing(&mut self, is_writing: bool) {
-        self.is_writing = is_writing;
+        !self.unwritten.is_empty()
     }
 
     /// Checks that a transition may grant something: what it or an earlier one has revoked, perhaps
@@ -426,7 +427,13 @@ impl<F: Clone> State<F> {
     /// # Errors
     /// [`StateError::Unsettled`]: nothing is granted; the caller writes the records and tries again.
     pub(in crate::state) fn check_settled(&self) -> Result<(), StateError> {
-        if self.has_unwritten() { Err(StateError::Unsettled) } else { Ok(()) }
+        if self.unwritten.is_due() { Err(StateError::Unsettled) } else { Ok(()) }
+    }
+
+    /// A flag that is set while a disk record must be written before the next reply, or is being written. It changes
+    /// only under the state's lock.
+    pub(crate) fn records_due(&self) -> &Arc<AtomicBool> {
+        self.unwritten.due()
     }
 
     /// Marks the disk record of a client as out of date.
@@ -435,9 +442,15 @@ impl<F: Clone> State<F> {
     }
 
     /// Takes the clients whose disk record is out of date. The caller must write
-    /// [`record_of`](Self::record_of) for each before the next reply.
+    /// [`record_of`](Self::record_of) for each before the next reply. They are due until
+    /// [`records_written`](Self::records_written).
     pub(crate) fn take_unwritten(&mut self) -> Vec<Owner> {
-        std::mem::take(&mut self.unwritten).into_iter().collect()
+        self.unwritten.take()
+    }
+
+    /// Notes that the records of the clients taken are on disk, or that they are marked again.
+    pub(crate) fn records_written(&mut self) {
+        self.unwritten.written();
     }
 
     /// Whether there are disk records of idle clients to remove. No reply waits for this.
@@ -463,26 +476,27 @@ impl<F: Clone> State<F> {
         self.revoke_overdue(now);
         self.cancel_overdue(now);
         self.clients.drop_unconfirmed(now);
-        let gone: Vec<ClientId> = self
-            .clients
-            .iter()
-            .filter(|c| {
-                let silent = now.saturating_sub(c.renewed);
-                let keeps = match c.states.is_empty() {
-                    true => self.limits.lease * 2,
-                    false => self.limits.courtesy.max(self.limits.lease),
-                };
-                c.confirmed && c.calls == 0 && silent > keeps
-            })
-            .map(|c| c.id)
-            .collect();
-        for id in gone {
-            self.purge_silent(id);
-        }
+        self.purge_forgotten(now);
         self.unrecord_idle(now);
         self.retry_waiting(now);
         self.retry_lock_waiters(now);
         self.detach_all_unlocked();
+    }
+
+    /// Purges clients that were silent for longer than their state is kept.
+    fn purge_forgotten(&mut self, now: Duration) {
+        let keeps = |client: &Client| match client.states.is_empty() {
+            true => self.limits.lease * 2,
+            false => self.limits.courtesy.max(self.limits.lease),
+        };
+        // A client whose lease this ends is purged in any case.
+        let ends = |client: &&Client| {
+            client.confirmed && client.shared.lease.end_if_silent(now, keeps(client))
+        };
+        let gone: Vec<ClientId> = self.clients.iter().filter(ends).map(|c| c.id).collect();
+        for id in gone {
+            self.purge_silent(id);
+        }
     }
 
     /// Removes the disk records of clients that have had no state for [`IDLE`], so that the grace
@@ -504,10 +518,18 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// DESTROY_SESSION. If it was the last session of a client without state, the client's disk
-    /// record is removed at once.
-    pub(crate) fn destroy_session(&mut self, id: SessionId, now: Duration) {
-        let Some(session) = self.sessions.remove(id) else { return };
+    /// DESTROY_SESSION, in the slot `own` of the same session if that is not `None`. If it was the last session of a
+    /// client without state, the client's disk record is removed at once.
+    ///
+    /// # Errors
+    /// [`StateError::BadSession`], or [`StateError::Busy`] while another request is in progress in the session.
+    pub(crate) fn destroy_session(
+        &mut self,
+        id: SessionId,
+        own: Option<u32>,
+        now: Duration,
+    ) -> Result<(), StateError> {
+        let session = self.sessions.remove_idle(id, own)?;
         let is_last = self.sessions.of(session.client).next().is_none();
         if let Ok(client) = self.clients.get_mut(session.client)
             && is_last
@@ -518,6 +540,7 @@ impl<F: Clone> State<F> {
             client.is_recorded = false;
             self.idle.insert(client.owner.clone());
         }
+        Ok(())
     }
 
     /// A new key for a copy in the background.

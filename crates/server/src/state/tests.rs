@@ -502,3 +502,20 @@ fn a_downgrade_gives_up_the_share_mode_of_an_open_in_progress() {
     assert_eq!(state.io(Some(a), reads, NODE, Access::WRITE).unwrap_err(), StateError::OpenMode);
     assert!(state.io(Some(a), reads, NODE, Access::READ).is_ok());
 }
+
+#[test]
+fn a_client_that_returns_keeps_its_name() {
+    let mut state = state_after(&[]);
+    let a = ready(&mut state, "a", T0);
+    state.open(request(a, READ), T0).unwrap();
+    let (over, thief) = (LEASE * 2, Principal { flavor: 1, uid: 9 });
+    let other = state.exchange_id(owner("a"), [9; 8], thief.clone(), false, over).unwrap().id;
+    // A request of the client begins after EXCHANGE_ID has found its lease expired.
+    let call = state.clients.begin_call(a, over).unwrap();
+    assert_eq!(state.confirm(other, &thief, over), Err(StateError::ClientInUse));
+    call.lease.end_call(over);
+    assert_eq!(state.confirm(other, &thief, over), Err(StateError::ClientInUse));
+    assert!(!call.lease.has_ended(), "refusing the other one costs it nothing");
+    assert_eq!(state.confirm(other, &thief, over * 2), Ok(()));
+    assert!(!call.lease.begin_call(over * 2) && state.clients.get(a).is_err());
+}

@@ -19,6 +19,7 @@ use crate::state::{ClientId, Owner, State};
 use crate::storage::recovery::Recovery;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use weir_pagecache::File;
 
 /// The records of clients.
@@ -26,11 +27,14 @@ pub(crate) struct ClientTracking {
     state: Arc<Mutex<State<File>>>,
     recovery: Recovery,
     write_lock: tokio::sync::Mutex<()>,
+    /// Some changes are unwritten, or a task is writing them ([`State::records_due`]).
+    due: Arc<AtomicBool>,
 }
 
 impl ClientTracking {
     pub(crate) fn new(state: Arc<Mutex<State<File>>>, recovery: Recovery) -> Self {
-        Self { state, recovery, write_lock: tokio::sync::Mutex::default() }
+        let due = state.lock().records_due().clone();
+        Self { state, recovery, write_lock: tokio::sync::Mutex::default(), due }
     }
 
     /// Writes a client's record, unless it is on disk.
@@ -56,30 +60,12 @@ impl ClientTracking {
 
     /// Writes the changes that earlier transitions made to clients' records. Callers do this before
     /// they send a reply that may depend on them. Returns once all changes due at the call are
-    /// durable, including those that another task writes.
+    /// durable, including those that another task writes. Takes no lock if none is due.
     ///
     /// # Errors
     /// The database cannot be written.
     pub(crate) async fn write_due(&self) -> Result<(), redb::Error> {
-        self.write_due_then(|_| ()).await
-    }
-
-    /// As [`write_due`](Self::write_due), and then changes the state; under one lock, if nothing is due.
-    ///
-    /// # Errors
-    /// The database cannot be written. The state is not changed then.
-    pub(crate) async fn write_due_then<T>(
-        &self,
-        then: impl FnOnce(&mut State<File>) -> T,
-    ) -> Result<T, redb::Error> {
-        {
-            let mut state = self.state.lock();
-            if !state.has_unwritten() {
-                return Ok(then(&mut state));
-            }
-        }
-        self.write().await?;
-        Ok(then(&mut self.state.lock()))
+        if self.due.load(Ordering::Acquire) { self.write().await } else { Ok(()) }
     }
 
     /// As [`write_due`](Self::write_due), and removes the records of idle clients.
@@ -98,8 +84,6 @@ impl ClientTracking {
             if owners.is_empty() && idle.is_empty() {
                 return Ok(());
             }
-            // Set under the lock, so that each change is always either unwritten or being written.
-            state.set_writing(!owners.is_empty());
             let record = |owner: &Owner| (owner.clone(), state.record_of(owner));
             let records = owners.iter().chain(&idle).map(record).collect();
             (TakenOwners { records: self, owners, idle }, records)
@@ -123,7 +107,8 @@ impl Drop for TakenOwners<'_> {
         let mut state = self.records.state.lock();
         self.owners.drain(..).for_each(|owner| state.is_to_be_written(owner));
         self.idle.drain(..).for_each(|owner| state.is_idle_on_disk(owner));
-        state.set_writing(false);
+        // The write lock is still held, so no other task is writing.
+        state.records_written();
     }
 }
 
@@ -150,15 +135,10 @@ mod tests {
         (Arc::new(ClientTracking::new(state, recovery)), hold, dir)
     }
 
-    impl ClientTracking {
-        /// Whether a task is writing all that is due.
-        fn is_writing(&self) -> bool {
-            let mut state = self.state.lock();
-            let due = state.take_unwritten();
-            let is_writing = state.has_unwritten() && due.is_empty();
-            due.into_iter().for_each(|owner| state.is_to_be_written(owner));
-            is_writing
-        }
+    /// Whether a task is writing records, and no more are to be written.
+    fn is_writing(records: &ClientTracking) -> bool {
+        let state = records.state.lock();
+        records.due.load(Ordering::Acquire) && !state.has_unwritten()
     }
 
     async fn until(done: impl Fn() -> bool) {
@@ -175,7 +155,7 @@ mod tests {
             tokio::spawn(async move { records.write_due().await })
         };
         let first = write();
-        until(|| records.is_writing()).await;
+        until(|| is_writing(&records)).await;
         let second = write();
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(!first.is_finished() && !second.is_finished(), "it is not on disk yet");
@@ -183,13 +163,18 @@ mod tests {
         first.await.unwrap().unwrap();
         second.await.unwrap().unwrap();
         assert!(!records.state.lock().has_unwritten());
+        assert!(!records.due.load(Ordering::Acquire));
     }
 
     #[tokio::test]
     async fn removing_the_record_of_an_idle_client_delays_no_reply() {
         let (records, hold, _dir) = held();
-        let idle = records.state.lock().take_unwritten().remove(0);
-        records.state.lock().is_idle_on_disk(idle);
+        {
+            let mut state = records.state.lock();
+            let idle = state.take_unwritten().remove(0);
+            state.records_written();
+            state.is_idle_on_disk(idle);
+        }
         records.write_due().await.unwrap();
         let (tasks_records, taken) = (records.clone(), records.clone());
         let sweeper = tokio::spawn(async move { tasks_records.write_all().await });
@@ -212,6 +197,7 @@ mod tests {
             let id = {
                 let mut state = records.state.lock();
                 state.take_unwritten();
+                state.records_written();
                 let now = Duration::ZERO;
                 let made =
                     state.clients.exchange_id(owner(), [0; 8], principal.clone(), false, now);
@@ -247,10 +233,10 @@ mod tests {
         let (records, hold, _dir) = held();
         let (tasks_records, writing) = (records.clone(), records.clone());
         let task = tokio::spawn(async move { tasks_records.write_due().await });
-        until(|| writing.is_writing()).await;
+        until(|| is_writing(&writing)).await;
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
-        assert!(records.state.lock().has_unwritten());
+        assert!(records.state.lock().has_unwritten() && records.due.load(Ordering::Acquire));
         drop(hold);
         records.write_due().await.unwrap();
         assert!(!records.state.lock().has_unwritten());

@@ -14,29 +14,27 @@
 //! 6. No operation waits for memory while the reply pins pages of an earlier result: their data is
 //!    copied first.
 
-use super::context::{Context, InSession, Renewing};
+use super::context::{Context, Renewing};
 use super::ops;
 use super::retried;
 use crate::admission::Identity;
 use crate::metrics::{Executed, Row};
 use crate::program::{Call, Refusal};
-use crate::services::Services;
-use crate::state::{CallUses, Principal, State};
+use crate::state::{CallUses, Principal};
 use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tracing::{error, trace};
 use weir_nfs::v4::types::Status;
 use weir_nfs::v4::{
     CompoundHeader, CompoundResHeader, Error, Filehandles, Op, OpCode, OpError, OpRes, ReplyBound,
     SequenceRule,
 };
-use weir_pagecache::File;
 use weir_rpc::RECORD_HEADER_BYTES;
-use weir_xdr::{Bytes, Decoder, Encoder};
+use weir_xdr::{Decoder, Encoder};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Maximum number of operations in a compound of minor version 0.
@@ -83,6 +81,7 @@ pub(crate) async fn run(
         digest,
         request_bytes,
         session: None,
+        slot: None,
         resumed,
         position: 0,
         current: None,
@@ -97,8 +96,7 @@ pub(crate) async fn run(
         replay: None,
     };
     let begin = reply.mark();
-    let mut slot = SlotGuard { services: cx.services.clone(), session: None };
-    execute(&mut cx, &header, &mut call, &mut reply, &mut slot).await;
+    execute(&mut cx, &header, &mut call, &mut reply).await;
     if let Some(kept) = cx.replay {
         reply.truncate(begin);
         reply.raw(&kept);
@@ -106,22 +104,18 @@ pub(crate) async fn run(
     }
     let keep = cx.session.is_some_and(|session| session.keep);
     let kept = keep.then(|| reply.copy_since(begin));
-    let ended = cx.services.records.write_due_then(|state| slot.finish(state, kept)).await;
-    ended.map_err(|error| {
+    cx.services.records.write_due().await.map_err(|error| {
         error!("cannot write the state database: {error}");
         Refusal::SystemError
     })?;
+    if let Some(slot) = cx.slot {
+        slot.finish(kept);
+    }
     Ok(reply)
 }
 
 /// Executes the operations, and appends the body of the reply.
-async fn execute(
-    cx: &mut Context,
-    header: &CompoundHeader,
-    call: &mut Call,
-    reply: &mut Encoder,
-    slot: &mut SlotGuard,
-) {
+async fn execute(cx: &mut Context, header: &CompoundHeader, call: &mut Call, reply: &mut Encoder) {
     let (status_at, results_at) = put_header(reply, Ok(()), header, 0);
     let (mut status, mut results): (Status, u32) = (Ok(()), 0);
     let mut begun = Instant::now();
@@ -147,7 +141,6 @@ async fn execute(
                         {
                             result = OpRes::Failed(code, error);
                         }
-                        slot.session = cx.session;
                         trace!(op = ?code, status = ?result.status(), "done");
                         result
                     }
@@ -305,35 +298,6 @@ fn header_bytes(call: &Call) -> usize {
     // XID, message type, RPC version, program, version, procedure; two flavors and lengths.
     const FIXED: usize = 6 * 4 + 2 * 8;
     FIXED + call.header.cred.body.len().next_multiple_of(4) + call.header.verf.body.len()
-}
-
-/// Frees the session slot of a compound, however the compound ends.
-struct SlotGuard {
-    services: Arc<Services>,
-    session: Option<InSession>,
-}
-
-impl SlotGuard {
-    /// Frees the slot, in the state that the caller has locked.
-    fn finish(mut self, state: &mut State<File>, reply: Option<Bytes>) {
-        if let Some(session) = self.session.take() {
-            end(state, session, reply, self.services.now());
-        }
-    }
-}
-
-impl Drop for SlotGuard {
-    fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
-            let now = self.services.now();
-            end(&mut self.services.state.lock(), session, None, now);
-        }
-    }
-}
-
-fn end(state: &mut State<File>, session: InSession, reply: Option<Bytes>, now: Duration) {
-    state.sessions.finish(session.id, session.slot, reply);
-    state.clients.end_call(session.client, now);
 }
 
 /// Appends the header of the reply. Returns the positions of its status and its result count.

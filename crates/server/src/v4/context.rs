@@ -11,11 +11,12 @@ use crate::peer::Peer;
 use crate::replies::{NoRoom, ReplyMemory};
 use crate::services::Services;
 use crate::state::{
-    CallUses, Channel, ClientId, LockOwner, Principal, Referring, SessionId, State, StateRef,
-    Touch, WriteInProgress,
+    CallUses, Channel, ClientId, LockOwner, Principal, Referring, SessionId, SharedClient,
+    SlotTable, State, StateRef, Touch, WriteInProgress,
 };
 use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +49,38 @@ impl InSession {
     }
 }
 
+/// The slot that a compound has taken. It is freed, without a reply, when this is dropped.
+pub(crate) struct HeldSlot {
+    services: Arc<Services>,
+    table: Arc<SlotTable>,
+    slot: u32,
+    is_finished: bool,
+}
+
+impl HeldSlot {
+    /// The slot `slot` of `table`, in which a request has begun.
+    pub(crate) fn new(services: Arc<Services>, table: Arc<SlotTable>, slot: u32) -> Self {
+        Self { services, table, slot, is_finished: false }
+    }
+
+    /// Frees the slot, and caches the reply if there is one to cache.
+    pub(crate) fn finish(mut self, reply: Option<Bytes>) {
+        self.free(reply);
+    }
+
+    fn free(&mut self, reply: Option<Bytes>) {
+        if !std::mem::replace(&mut self.is_finished, true) {
+            self.table.finish(self.slot, reply, self.services.now());
+        }
+    }
+}
+
+impl Drop for HeldSlot {
+    fn drop(&mut self) {
+        self.free(None);
+    }
+}
+
 /// A compound being executed.
 pub(crate) struct Context {
     pub(crate) nfs: Arc<Nfs4>,
@@ -66,6 +99,8 @@ pub(crate) struct Context {
     /// Size of the request in bytes, RPC header included.
     pub(crate) request_bytes: usize,
     pub(crate) session: Option<InSession>,
+    /// The slot of `session`.
+    pub(crate) slot: Option<HeldSlot>,
     /// Identifies the request in the retry journal, if it is not in a session of this run.
     pub(crate) resumed: Option<RequestKey>,
     /// The position of this operation in the compound.
@@ -85,14 +120,14 @@ pub(crate) struct Context {
     /// The exports that this uses of the session's client.
     pub(crate) uses: CallUses,
     /// A cached reply, to be sent instead of the one under construction.
-    pub(crate) replay: Option<bytes::Bytes>,
+    pub(crate) replay: Option<Bytes>,
 }
 
 /// Renews the lease of the client of minor version 0 that a call names, until the call ends. In a
-/// session, the slot's owner does this.
+/// session, [`HeldSlot`] does this.
 pub(crate) struct Renewing {
     services: Arc<Services>,
-    client: Mutex<Option<ClientId>>,
+    client: Mutex<Option<Arc<SharedClient>>>,
 }
 
 impl Renewing {
@@ -100,11 +135,11 @@ impl Renewing {
         Self { services, client: Mutex::default() }
     }
 
-    fn renew(&self, state: &mut State<File>, client: ClientId, now: Duration) {
-        let before = self.client.lock().replace(client);
-        state.clients.begin_call(client, now);
+    fn renew(&self, state: &State<File>, client: ClientId, now: Duration) {
+        let begun = state.clients.begin_call(client, now);
+        let before = std::mem::replace(&mut *self.client.lock(), begun);
         if let Some(before) = before {
-            state.clients.end_call(before, now);
+            before.lease.end_call(now);
         }
     }
 }
@@ -112,8 +147,7 @@ impl Renewing {
 impl Drop for Renewing {
     fn drop(&mut self) {
         if let Some(client) = self.client.get_mut().take() {
-            let now = self.services.now();
-            self.services.state.lock().clients.end_call(client, now);
+            client.lease.end_call(self.services.now());
         }
     }
 }
@@ -210,9 +244,9 @@ impl Context {
             return self.client();
         }
         let (id, now) = (ClientId(named), self.now());
-        let mut state = self.state();
+        let state = self.state();
         state.named_client(id).map_err(of_state)?;
-        self.renewing.renew(&mut state, id, now);
+        self.renewing.renew(&state, id, now);
         Ok(id)
     }
 
@@ -224,9 +258,9 @@ impl Context {
             return self.client();
         }
         let now = self.now();
-        let mut state = self.state();
+        let state = self.state();
         let client = state.client_of_own(id.key, &self.principal).map_err(of_state)?;
-        self.renewing.renew(&mut state, client, now);
+        self.renewing.renew(&state, client, now);
         Ok(client)
     }
 
@@ -370,14 +404,14 @@ impl Context {
         access: Access,
     ) -> Result<crate::state::Io<File>, Error> {
         let now = self.now();
-        let mut state = self.state();
+        let state = self.state();
         if self.minor > 0 {
             let client = self.client()?;
             return state.io(Some(client), id, node, access).map_err(of_state);
         }
         let client = state.client_of(id.key).map_err(of_state)?;
         let io = state.io(None, id, node, access).map_err(of_state)?;
-        self.renewing.renew(&mut state, client, now);
+        self.renewing.renew(&state, client, now);
         Ok(io)
     }
 

@@ -410,6 +410,10 @@ impl<F: Clone> State<F> {
     fn revoke_delegation(&mut self, key: StateKey, why: Why) {
         let Some(d) = self.delegations.by_key.get(&key) else { return };
         let (client, node) = (d.client, d.node);
+        // Before the delegation goes: requests see that without the state's lock.
+        if let Ok(client) = self.clients.get(client) {
+            self.unwritten.insert(client.owner.clone());
+        }
         self.end_stand_in(key, Some(why));
         self.drop_delegation(key);
         self.note_revoked(client, Revoked { key, node, why });

@@ -6,7 +6,7 @@ use crate::state::share::Share;
 use crate::state::tests::{
     LEASE, NODE, READ, T0, WRITE, lock_under, owner, principal, ready, request, state_after,
 };
-use crate::state::{Account, Answer, CallbackCred, CallbackService, Channel, Claim, Ids};
+use crate::state::{Answer, CallbackCred, CallbackService, Channel, Claim, Ids};
 use crate::state::{OpenRequest, Owner, StateRef, Times, Use};
 use std::collections::HashSet;
 use std::time::SystemTime;
@@ -25,7 +25,7 @@ fn callable(state: &mut State<char>, name: &'static str) -> ClientId {
         max_operations: 8,
         slots: 4,
     };
-    let session = state.sessions.create(Account::alone(id), channel, channel, 2).unwrap();
+    let session = state.create_session(id, channel, channel, 2).unwrap();
     session.callback_cred = Some(CallbackCred::AuthNone);
     let session = session.id;
     state.sessions.bind_back(session, id.0).unwrap();

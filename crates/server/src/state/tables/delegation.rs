@@ -2,7 +2,7 @@
 
 use crate::handle::Node;
 use crate::state::client::{ClientId, Principal};
-use crate::state::session::SessionId;
+use crate::state::ids::SessionId;
 use crate::state::share::Share;
 use crate::state::stateid::{StateId, StateKey};
 use crate::state::tables::delegation_filter::Filter;

@@ -4,11 +4,10 @@
 
 use crate::callback;
 use crate::state::{
-    CallUses, Channel, Client, ClientId, Owner, SequenceArgs, Sequenced, SessionId, State,
-    StateError, Why,
+    Channel, Client, ClientId, Owner, SequenceArgs, Sequenced, SessionId, State, StateError, Why,
 };
 use crate::v4::compound;
-use crate::v4::context::{Context, InSession};
+use crate::v4::context::{Context, HeldSlot, InSession};
 use crate::v4::nfs4::Nfs4;
 use crate::v4::status::of_state;
 use weir_nfs::v4::op::{
@@ -118,7 +117,7 @@ pub(crate) async fn create_session(
             session: session.id.0,
             sequence_id: args.sequence_id,
             flags,
-            fore: to_wire(session.fore),
+            fore: to_wire(session.slots.fore),
             back: to_wire(session.back),
         };
         let client = state.clients.get_mut(id).map_err(of_state)?;
@@ -182,8 +181,8 @@ fn to_wire(channel: Channel) -> create_session::ChannelAttrs {
 pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence::Res {
     let id = SessionId(args.session);
     let now = cx.now();
-    let mut state = cx.services.state.lock();
-    let fore = state.sessions.get(id).map_err(of_state)?.fore;
+    let table = cx.services.slot_tables.get(id).map_err(of_state)?;
+    let fore = table.fore;
     if cx.request_bytes > fore.max_request as usize {
         return Err(Error::ReqTooBig);
     }
@@ -210,35 +209,32 @@ pub(crate) async fn sequence(cx: &mut Context, args: sequence::Args) -> sequence
         digest: cx.digest,
         keep: args.cache_this,
     };
-    let target_slots = match state.sessions.begin(id, request).map_err(of_state)? {
+    let target_slots = match table.begin(request, now).map_err(of_state)? {
         Sequenced::Replay(reply) => {
             cx.replay = Some(reply);
             return Err(Error::SeqFalseRetry);
         }
-        Sequenced::Execute { client, fore, target_slots } => {
-            state.clients.begin_call(client, now);
-            if let Ok(client) = state.clients.get(client) {
-                cx.uses = CallUses::of(client.in_use.clone());
-            }
-            let keep = args.cache_this;
-            cx.session = Some(InSession {
-                id,
-                slot: args.slot,
-                sequence: args.sequence_id,
-                client,
-                fore,
-                keep,
-            });
-            target_slots
-        }
+        Sequenced::Execute { target_slots } => target_slots,
     };
+    cx.slot = Some(HeldSlot::new(cx.services.clone(), table.clone(), args.slot));
+    cx.uses = table.uses();
+    cx.session = Some(InSession {
+        id,
+        slot: args.slot,
+        sequence: args.sequence_id,
+        client: table.client(),
+        fore,
+        keep: args.cache_this,
+    });
+    let has_status = table.has_status();
+    let none = sequence::StatusFlags::empty();
     Ok(sequence::Sequenced {
         session: args.session,
         sequence_id: args.sequence_id,
         slot: args.slot,
         highest_slot: fore.slots - 1,
         target_highest_slot: target_slots - 1,
-        status_flags: status_flags(&state, id),
+        status_flags: if has_status { status_flags(&cx.state(), id) } else { none },
     })
 }
 
@@ -309,13 +305,7 @@ pub(crate) async fn destroy_session(
     let id = SessionId(args);
     let now = cx.now();
     let own_slot = cx.session.filter(|s| s.id == id).map(|s| s.slot);
-    {
-        let mut state = cx.state();
-        if state.sessions.get(id).map_err(of_state)?.is_busy(own_slot) {
-            return Err(Error::Delay);
-        }
-        state.destroy_session(id, now);
-    }
+    cx.state().destroy_session(id, own_slot, now).map_err(of_state)?;
     // Try to remove the client's record before the reply, so that no restart waits for the client.
     cx.services.write_records().await;
     Ok(())

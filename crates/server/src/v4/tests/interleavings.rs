@@ -385,6 +385,66 @@ async fn a_refused_create_session_only_advances_its_sequence_number() {
     assert_eq!(full.raw(vec![make()]).await.status, Ok(()));
 }
 
+#[tokio::test]
+async fn a_session_stays_while_a_request_is_in_progress_and_goes_with_its_client() {
+    let store = store();
+    let f = Fixture::of(store.clone()).await;
+    let mut a = f.client("a").await;
+    a.cache_this = true;
+    hold(&store, Call::Mkdir);
+    let destroy = Op::DestroySession(a.session);
+    let make = create::Args {
+        kind: create::Kind::Directory,
+        name: "made".into(),
+        attrs: Attrs::default().into(),
+    };
+    let task = tokio::spawn(async move {
+        let reply = a.run(vec![Op::Putrootfh(()), Op::Create(make)]).await;
+        (a, reply.status)
+    });
+    held(&store).await;
+    let mut again = f.connect("a", 2).await;
+    assert_eq!(again.raw(vec![destroy]).await.status, Err(Error::Delay), "it is busy");
+    let kept = || {
+        let uses = f.server.services.state.lock().limit_uses();
+        uses.iter().find(|used| used.name == "kept_reply_bytes").unwrap().used
+    };
+    assert_eq!(kept(), 1024, "the largest reply");
+    // The client restarts: its new run replaces it, and does not wait for its requests.
+    let exchange_id::Exchanged { client_id, sequence_id, .. } =
+        exchange(&mut again, *b"two run.").await;
+    let made = again.raw(vec![session(client_id, sequence_id, 1 << 20)]).await;
+    assert_eq!((made.status, kept()), (Ok(()), 0));
+    let_go(&store);
+    let (mut a, status) = task.await.unwrap();
+    assert_eq!(status, Ok(()));
+    let retry = vec![a.sequence(), Op::Putrootfh(())];
+    assert_eq!(a.raw(retry).await.status, Err(Error::BadSession));
+    assert_eq!(kept(), 0, "the closed session counts none");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn sequence_and_the_end_of_a_compound_do_not_take_the_lock_of_the_state() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let state = f.server.services.state.clone();
+    let (locked, is_locked) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let holder = std::thread::spawn(move || {
+        let _held = state.lock();
+        locked.send(()).unwrap();
+        released.recv_timeout(LONG)
+    });
+    is_locked.recv().unwrap();
+    for cache_this in [false, true] {
+        c.cache_this = cache_this;
+        c.ok(vec![Op::Putrootfh(()), Op::Getfh(())]).await;
+    }
+    drop(release);
+    let ended = holder.join().unwrap();
+    assert_eq!(ended, Err(std::sync::mpsc::RecvTimeoutError::Disconnected), "they waited for it");
+}
+
 /// A copy of a long file with data only at its front, held while it writes the hole.
 struct Held {
     store: Arc<Fault>,

@@ -1,6 +1,8 @@
 //! Random transitions of clients and hosts: after each, the tables agree with each other, with the counts
 //! of what each holds, and with the locks in the store.
 
+mod sessions;
+
 use super::table::FileState;
 use super::tables::nlm::QueuedLock;
 use super::tests::{LEASE, client, owner, principal, ready, record, request};
@@ -72,6 +74,8 @@ struct World {
     /// Those of them that truncate.
     truncating: Vec<StateId>,
     reserved: Vec<ClientId>,
+    /// The slots of requests in progress.
+    requests: Vec<(Arc<SlotTable>, u32)>,
     grants: Vec<u64>,
     stores: HashMap<Node, Arc<Store>>,
 }
@@ -102,6 +106,7 @@ impl World {
             pending: Vec::new(),
             truncating: Vec::new(),
             reserved: Vec::new(),
+            requests: Vec::new(),
             grants: Vec::new(),
             stores: HashMap::new(),
         }
@@ -140,13 +145,6 @@ impl World {
 
     /// A client that can be called back, made if it is not there.
     fn client(&mut self) -> ClientId {
-        const CHANNEL: Channel = Channel {
-            max_request: 4096,
-            max_response: 4096,
-            max_cached: 512,
-            max_operations: 8,
-            slots: 2,
-        };
         let number = self.below(NAMES.len());
         let now = self.now;
         if let Some(found) = self.state.clients.confirmed(&owner(NAMES[number])).map(|c| c.id) {
@@ -154,6 +152,9 @@ impl World {
             if !self.state.grace.is_active(now) {
                 // It may have sent it before.
                 _ = self.state.reclaim_complete(found);
+            }
+            if self.state.sessions.of(found).next().is_none() {
+                self.add_session(found);
             }
             return found;
         }
@@ -166,11 +167,7 @@ impl World {
         let address = [Some([192, 0, 2, 1]), Some([192, 0, 2, 1]), Some([192, 0, 2, 2]), None];
         let client = self.state.clients.get_mut(id).unwrap();
         client.address = address[number].map(IpAddr::from);
-        let session = self.state.create_session(id, CHANNEL, CHANNEL, 2).unwrap();
-        session.callback_cred = Some(CallbackCred::AuthNone);
-        let session = session.id;
-        self.state.sessions.bind_back(session, id.0).unwrap();
-        self.state.sessions.answered(id.0);
+        self.add_session(id);
         id
     }
 
@@ -359,6 +356,7 @@ impl World {
                 let Some((client, id, node)) = self.pick(|w| &w.delegations) else { return };
                 _ = self.state.return_delegation(client, id, node);
             }
+            16 if self.coin() => self.request(),
             16 => {
                 let client = self.client();
                 if self.coin() && self.state.reserve_open(client, self.now).is_ok() {
@@ -416,6 +414,7 @@ impl World {
             client.revoked.iter().map(|revoked| (revoked.key, (client.id, revoked.why)))
         });
         assert_eq!(revoked.collect::<HashMap<_, _>>(), self.state.revoked);
+        self.check_sessions();
     }
 
     /// The address of a client, or of an NLM host.
@@ -632,6 +631,7 @@ impl World {
         assert!(self.state.files.is_empty(), "{:?}", self.state.files);
         assert!(self.state.locked_in_store.is_empty() && !self.state.filter().any());
         assert!(self.state.lock_waiters.owners.is_empty());
+        self.end_requests();
     }
 }
 
