@@ -308,10 +308,7 @@ mod tests {
         let opens = crate::state::OpenRequest { node, ..request(client, READ.union(WRITE)) };
         match state.open(opens.clone(), now) {
             Err(StateError::Unsettled) => {
-                assert!(
-                    !state.take_unwritten().is_empty(),
-                    "of a client that was removed for this"
-                );
+                assert!(!state.write_records().is_empty(), "of a client that was removed for this");
                 state.open(opens, now)
             }
             opened => opened,

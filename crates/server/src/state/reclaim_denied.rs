@@ -130,7 +130,7 @@ mod tests {
     const OTHER: Node = Node { id: FileId { ino: 2, generation: 0 }, ..NODE };
 
     fn on_disk(state: &mut State, name: &'static str) -> Option<ReclaimDenied> {
-        assert!(state.take_unwritten().contains(&owner(name)), "the record must be written");
+        assert!(state.write_records().contains(&owner(name)), "the record must be written");
         reclaim_denied(state, &owner(name))
     }
 
@@ -226,7 +226,7 @@ mod tests {
             assert!(!reclaim_denied(&state, &name).unwrap().all);
             state.drop_export(NODE.export);
             assert!(!reclaim_denied(&state, &name).unwrap().is_empty());
-            assert_eq!(state.take_unwritten(), std::slice::from_ref(&name));
+            assert_eq!(state.write_records(), std::slice::from_ref(&name));
         }
         assert_eq!(
             reclaim_denied(&state, &name),
@@ -234,7 +234,7 @@ mod tests {
             "too many files to record individually"
         );
         old(&mut state, 1);
-        assert_eq!(state.take_unwritten(), std::slice::from_ref(&name));
+        assert_eq!(state.write_records(), std::slice::from_ref(&name));
         assert_eq!(reclaim_denied(&state, &name), Some(ReclaimDenied::default()));
     }
 }

@@ -184,7 +184,7 @@ mod tests {
         let lock_b = lock_under(open_b, b, true);
         let unsettled = Err(LockError::State(StateError::Unsettled));
         assert_eq!(state.lock(lock_b.clone(), OVER), unsettled);
-        assert_eq!(state.take_unwritten(), [owner("a")], "it may not reclaim it");
+        assert_eq!(state.write_records(), [owner("a")], "it may not reclaim it");
         state.lock(lock_b, OVER).unwrap();
 
         let io = |state: &mut crate::state::State<char>, id, node| {
@@ -213,7 +213,7 @@ mod tests {
         let open_a = state.open(request(a, alone), T0).unwrap();
         let locked = state.lock(lock_under(open_a, a, true), T0).unwrap();
         assert_eq!(state.open(request(b, WRITE), OVER), Err(StateError::Unsettled));
-        assert_eq!(state.take_unwritten(), [owner("a")]);
+        assert_eq!(state.write_records(), [owner("a")]);
         state.open(request(b, WRITE), OVER).unwrap();
         for id in [open_a, locked] {
             assert_eq!(state.test_stateid(a, id), Err(StateError::Expired));

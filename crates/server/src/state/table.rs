@@ -448,6 +448,14 @@ impl<F: Clone> State<F> {
         self.unwritten.take()
     }
 
+    /// Takes the clients whose disk record is out of date, and notes that these are on disk.
+    #[cfg(test)]
+    pub(crate) fn write_records(&mut self) -> Vec<Owner> {
+        let owners = self.take_unwritten();
+        self.records_written();
+        owners
+    }
+
     /// Notes that the records of the clients taken are on disk, or that they are marked again.
     pub(crate) fn records_written(&mut self) {
         self.unwritten.written();

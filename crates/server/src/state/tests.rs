@@ -241,7 +241,7 @@ fn a_silent_client_keeps_its_state_until_a_conflict() {
     let lock_b = lock_under(open_b, b, true);
     let unsettled = Err(LockError::State(StateError::Unsettled));
     assert_eq!(state.lock(lock_b.clone(), later), unsettled);
-    assert_eq!(state.take_unwritten(), [owner("a")]);
+    assert_eq!(state.write_records(), [owner("a")]);
     state.lock(lock_b, later).unwrap();
     assert_eq!(state.test_stateid(a, locked), Err(StateError::Expired));
     assert_eq!(state.counts(), (1, 1));
@@ -405,13 +405,13 @@ fn a_client_that_leaves_in_grace_and_returns_is_recorded_again() {
     let mut state = state_after(&["a", "b"]);
     let a = client(&mut state, "a", T0);
     state.destroy_client(a).unwrap();
-    assert_eq!(state.take_unwritten(), [owner("a")]);
+    assert_eq!(state.write_records(), [owner("a")]);
     assert_eq!(state.record_of(&owner("a")), None, "the record is removed");
     let again = state.clients.exchange_id(owner("a"), [1; 8], principal(), false, T0).unwrap().id;
     state.confirm(again, &principal(), T0).unwrap();
     let reclaim = OpenRequest { claim: Claim::Reclaim, ..request(again, READ) };
     assert_eq!(state.open(reclaim.clone(), T0), Err(StateError::Unsettled));
-    assert_eq!(state.take_unwritten(), [owner("a")], "before the client gets its state");
+    assert_eq!(state.write_records(), [owner("a")], "before the client gets its state");
     assert!(state.open(reclaim, T0).is_ok() && state.record_of(&owner("a")).is_some());
 }
 
@@ -426,7 +426,7 @@ fn io_without_an_open_revokes_a_silent_clients_share_reservation() {
     }
     assert_eq!(state.anonymous_io(NODE, Access::READ, LEASE + Duration::from_secs(1)), Ok(()));
     assert_eq!(state.test_stateid(a, open), Err(StateError::Expired));
-    assert_eq!(state.take_unwritten(), [owner("a")], "it may not reclaim the revoked state");
+    assert_eq!(state.write_records(), [owner("a")], "it may not reclaim the revoked state");
 }
 
 #[test]

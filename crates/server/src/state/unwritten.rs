@@ -1,9 +1,9 @@
 //! The clients whose disk record is out of date.
 //!
 //! A flag tells whether any record is to be written, or is being written. So a compound for which nothing is due finds
-//! that out without the state's lock. The flag changes only under the state's lock. A transition sets it before anything
-//! that can be seen without the lock changes (the filter of delegations). So a task that depends on the transition sees
-//! the flag of that transition, or of a later one.
+//! that out without the state's lock. The flag changes only under the lock. A transition sets it before anything
+//! changes that can be seen without the lock (the filter of delegations). So a task that depends on the transition
+//! sees the flag of that transition, or of a later one.
 
 use crate::state::client::Owner;
 use std::collections::BTreeSet;

@@ -252,7 +252,10 @@ impl NlmRequest<'_> {
     /// only status that hosts retry on.
     async fn claim(&self, node: Node, touch: Touch) -> Result<AccessClaim, Status> {
         let claimed = self.nlm.services.recalls.claim(node, touch, None).await;
-        claimed.map_err(|_| Status::DeniedGracePeriod)
+        claimed.map_err(|error| match error {
+            weir_vfs::Error::WouldBlock => Status::DeniedGracePeriod,
+            _ => Status::Failed,
+        })
     }
 
     /// Executes a transition that acquires a lock or reservation. The host and what was revoked must

@@ -312,7 +312,7 @@ impl World {
     fn step(&mut self) {
         if self.coin() {
             // Until the records are written, nothing is granted.
-            self.state.take_unwritten();
+            self.state.write_records();
         }
         match self.below(20) {
             0..3 => self.open(),

@@ -245,7 +245,7 @@ fn a_delegation_is_not_revoked_before_the_writes_under_it_are_done() {
     drop(writing);
     assert!(!state.recall(NODE, Touch::Read, Some(b), LEASE * 2).pending);
     assert_eq!(state.test_stateid(a, id), Err(StateError::Revoked));
-    assert_eq!(state.take_unwritten(), [owner("a")]);
+    assert_eq!(state.write_records(), [owner("a")]);
     assert!(state.open(request(b, READ), LEASE * 2).is_ok());
     drop(reading);
 }
