@@ -69,6 +69,11 @@ impl Lease {
         });
     }
 
+    /// The calls in progress.
+    pub fn calls(&self) -> u64 {
+        (self.word.load(Ordering::Acquire) & CALLS) / CALL
+    }
+
     /// Whether no call is in progress, and none was within `time` before `now`.
     pub fn is_silent(&self, now: Duration, time: Duration) -> bool {
         is_silent(self.word.load(Ordering::Acquire), now, time)

@@ -61,6 +61,12 @@ impl Slot {
         sequence == self.last.wrapping_add(1) && !self.busy
     }
 
+    /// The number of the last request.
+    #[cfg(test)]
+    pub(super) fn last(&self) -> u32 {
+        self.last
+    }
+
     /// Bytes of the cached reply, or reserved for it.
     pub(super) fn kept_bytes(&self) -> usize {
         self.kept.as_ref().map_or(self.may_keep as usize, Bytes::len)

@@ -245,13 +245,26 @@ impl SlotTable {
         *slots = Slots { is_closed: true, ..Slots::default() };
     }
 
-    /// Bytes of its replies, including those reserved; and whether `client` is its client.
+    /// Whether `client` is its client.
+    #[cfg(test)]
+    pub(in crate::state) fn is_of(&self, client: &Arc<SharedClient>) -> bool {
+        Arc::ptr_eq(&self.client, client)
+    }
+
+    /// The number of the next request in a slot.
+    #[cfg(test)]
+    pub(in crate::state) fn next_sequence(&self, slot: u32) -> u32 {
+        let slots = self.slots.lock();
+        slots.used.get(slot as usize).map_or(1, |slot| slot.last().wrapping_add(1))
+    }
+
+    /// Bytes of its replies, including those reserved; and whether `client` is its client, and the session is there.
     #[cfg(test)]
     pub(in crate::state) fn checked(&self, client: &Arc<SharedClient>) -> (usize, bool) {
         let slots = self.slots.lock();
         let bytes = slots.used.iter().map(Slot::kept_bytes).sum();
         assert_eq!(slots.kept_bytes, bytes);
-        (bytes, Arc::ptr_eq(&self.client, client) && !slots.is_closed)
+        (bytes, self.is_of(client) && !slots.is_closed)
     }
 }
 

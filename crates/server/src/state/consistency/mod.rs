@@ -76,6 +76,8 @@ struct World {
     reserved: Vec<ClientId>,
     /// The slots of requests in progress.
     requests: Vec<(Arc<SlotTable>, u32)>,
+    /// Requests begun so far.
+    executed: usize,
     grants: Vec<u64>,
     stores: HashMap<Node, Arc<Store>>,
 }
@@ -107,6 +109,7 @@ impl World {
             truncating: Vec::new(),
             reserved: Vec::new(),
             requests: Vec::new(),
+            executed: 0,
             grants: Vec::new(),
             stores: HashMap::new(),
         }
@@ -314,7 +317,8 @@ impl World {
             // Until the records are written, nothing is granted.
             self.state.write_records();
         }
-        match self.below(20) {
+        match self.below(22) {
+            20.. => self.request(),
             0..3 => self.open(),
             3..7 => self.lock(),
             7..11 => self.nlm(),
@@ -356,7 +360,6 @@ impl World {
                 let Some((client, id, node)) = self.pick(|w| &w.delegations) else { return };
                 _ = self.state.return_delegation(client, id, node);
             }
-            16 if self.coin() => self.request(),
             16 => {
                 let client = self.client();
                 if self.coin() && self.state.reserve_open(client, self.now).is_ok() {
@@ -616,8 +619,8 @@ impl World {
         }
     }
 
-    /// Everything goes.
-    fn end(mut self) {
+    /// Everything goes. Returns how many requests were executed.
+    fn end(mut self) -> usize {
         while let Some(client) = self.reserved.pop() {
             self.state.unreserve_open(client);
         }
@@ -631,12 +634,13 @@ impl World {
         assert!(self.state.files.is_empty(), "{:?}", self.state.files);
         assert!(self.state.locked_in_store.is_empty() && !self.state.filter().any());
         assert!(self.state.lock_waiters.owners.is_empty());
-        self.end_requests();
+        self.end_requests()
     }
 }
 
 #[test]
 fn tables_counts_and_store_agree_after_random_transitions() {
+    let mut executed = 0;
     for seed in 1..=RUNS {
         let mut world = World::new(seed);
         for number in 0..STEPS {
@@ -646,6 +650,7 @@ fn tables_counts_and_store_agree_after_random_transitions() {
             let agrees = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.check()));
             assert!(agrees.is_ok(), "seed {seed}, step {number}, random {begun}");
         }
-        world.end();
+        executed += world.end();
     }
+    assert!(executed > 10 * RUNS as usize, "{executed} requests");
 }

@@ -31,19 +31,23 @@ impl World {
                 let sessions: Vec<_> =
                     self.state.sessions.of(client).map(|s| s.slots.clone()).collect();
                 let Some(table) = sessions.first() else { return };
-                let request = SequenceArgs {
-                    slot: self.below(2) as u32,
-                    sequence: self.below(6) as u32,
-                    highest_slot: 1,
-                    digest: 0,
-                    keep: self.coin(),
-                };
+                let slot = self.below(2) as u32;
+                let is_right = self.below(4) > 0;
+                let sequence =
+                    if is_right { table.next_sequence(slot) } else { self.below(6) as u32 };
+                let request =
+                    SequenceArgs { slot, sequence, highest_slot: 1, digest: 0, keep: self.coin() };
                 if let Ok(Sequenced::Execute { .. }) = table.begin(request, now) {
                     self.requests.push((table.clone(), request.slot));
+                    self.executed += 1;
                 }
             }
             4..7 => {
-                let Some((table, slot)) = self.requests.pop() else { return };
+                if self.requests.is_empty() {
+                    return;
+                }
+                let any = self.below(self.requests.len());
+                let (table, slot) = self.requests.swap_remove(any);
                 let reply = self.coin().then(|| vec![0; self.below(512)].into());
                 table.finish(slot, reply, now);
             }
@@ -69,6 +73,10 @@ impl World {
         let (mut count, mut bytes) = (0, 0);
         for client in self.state.clients.iter() {
             assert!(!client.shared.lease.has_ended());
+            if client.owner.sessions {
+                let calls = self.requests.iter().filter(|(table, _)| table.is_of(&client.shared));
+                assert_eq!(client.shared.lease.calls(), calls.count() as u64);
+            }
             assert_eq!(client.shared.has_revoked(), !client.revoked.is_empty());
             assert_eq!(client.shared.sessions(), sessions.of(client.id).count());
             for session in sessions.of(client.id) {
@@ -86,11 +94,12 @@ impl World {
         assert_eq!(sessions.kept().used, bytes as u64);
     }
 
-    /// The requests in progress end, after their sessions.
-    pub(super) fn end_requests(self) {
+    /// The requests in progress end, after their sessions. Returns how many were executed.
+    pub(super) fn end_requests(self) -> usize {
         for (table, slot) in self.requests {
             table.finish(slot, Some(vec![0; 100].into()), self.now);
         }
         assert_eq!(self.state.sessions.kept().used, 0);
+        self.executed
     }
 }
