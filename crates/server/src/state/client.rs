@@ -210,17 +210,9 @@ impl Clients {
         client.shared.lease.is_silent(now, self.lease)
     }
 
-    /// Whether what a client has in an export may be taken from it: its lease is over, but for calls in progress that
-    /// do not use the export. A client of minor version 0 keeps all during its calls: it can only lose all. A request
-    /// that begins just now finds its state revoked: it came too late.
-    pub(super) fn lets_go(&self, client: &Client, export: u16, now: Duration) -> bool {
-        let shared = &client.shared;
-        if client.owner.sessions {
-            let is_over = now.saturating_sub(shared.lease.renewed()) > self.lease;
-            is_over && !shared.in_use.has(export)
-        } else {
-            self.is_expired(client, now)
-        }
+    /// Whether a client was last heard longer ago than its lease lasts; calls may be in progress.
+    pub(super) fn is_over(&self, client: &Client, now: Duration) -> bool {
+        now.saturating_sub(client.shared.lease.renewed()) > self.lease
     }
 
     /// Ends the lease of a client that has been silent for longer than that. Returns false if the client has not: a

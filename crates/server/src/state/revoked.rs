@@ -20,7 +20,7 @@
 //!    it which. Its later requests return the reason ([`crate::state::tables::lapsed`]).
 
 use crate::handle::Node;
-use crate::state::client::ClientId;
+use crate::state::client::{Client, ClientId};
 use crate::state::error::StateError;
 use crate::state::stateid::StateKey;
 use crate::state::table::State;
@@ -35,6 +35,21 @@ const MAX_REVOKED: usize = 1024;
 const MAX: usize = 64 << 10;
 
 impl<F: Clone> State<F> {
+    /// Whether what a client has in an export may be taken from it: its lease is over, but for calls in progress that
+    /// do not use the export; and it could have renewed its lease beside these, in another slot. A client of minor
+    /// version 0 keeps all during its calls: it can only lose all. A request that begins just now finds its state
+    /// revoked: it came too late.
+    pub(super) fn lets_go(&self, client: &Client, export: u16, now: Duration) -> bool {
+        if self.clients.is_expired(client, now) {
+            return true;
+        }
+        let could_renew = || self.sessions.of(client.id).any(|session| session.slots.has_idle());
+        client.owner.sessions
+            && self.clients.is_over(client, now)
+            && !client.shared.in_use.has(export)
+            && could_renew()
+    }
+
     /// Revokes an open of a client whose lease has expired, because another client needs what it
     /// holds. Returns whether it did: the lease may not have expired, or a call may use the file.
     pub(super) fn revoke_if_expired(
@@ -47,7 +62,7 @@ impl<F: Clone> State<F> {
         let open = key.and_then(|key| Some((key, self.opens.get(key)?.node.export)));
         match open {
             Some((key, export)) if holder.owner.sessions => {
-                let lets_go = self.clients.lets_go(holder, export, now);
+                let lets_go = self.lets_go(holder, export, now);
                 if lets_go {
                     self.revoke(key, Why::Expired);
                 }

@@ -221,6 +221,11 @@ impl SlotTable {
         self.lost_backchannel.store(lost, Ordering::Release);
     }
 
+    /// Whether a slot that the client has used is not busy, so that the client could send a request.
+    pub(in crate::state) fn has_idle(&self) -> bool {
+        self.slots.lock().used.iter().any(|slot| !slot.is_busy())
+    }
+
     /// Closes it, unless a slot other than `but` is busy.
     ///
     /// # Errors

@@ -22,6 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weir_pagecache::File;
 
+/// How often a transition is tried that waits until what was revoked is on disk. Others may revoke state as fast as it
+/// is written.
+pub(crate) const SETTLE_ATTEMPTS: usize = 8;
+
 /// The records of clients.
 pub(crate) struct ClientTracking {
     state: Arc<Mutex<State<File>>>,

@@ -384,6 +384,7 @@ impl Context {
         if stateid == StateRef::Anonymous || access.contains(Access::WRITE) {
             let now = self.now();
             self.state().anonymous_io(target.node, access, now).map_err(of_state)?;
+            self.settle().await?;
         }
         let file = target.export.open_for_io(&target.caller, target.node.id, access).await;
         let file = match file.map_err(of_vfs) {
@@ -488,7 +489,7 @@ impl Context {
         self.services.committer.commit(export, nodes).await.map_err(of_vfs)
     }
 
-    /// Records on disk the state that transitions have revoked, before it is granted to another client.
+    /// Records on disk the state that transitions have revoked, before another client gets or uses it.
     pub(crate) async fn settle(&self) -> Result<(), Error> {
         self.services.records.write_due().await.map_err(|error| {
             error!("cannot write the state database: {error}");

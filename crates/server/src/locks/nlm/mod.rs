@@ -31,6 +31,7 @@ use crate::services::Services;
 use crate::state::{
     Conflict, Holder, LockHost, NlmError, NlmLock, NlmOwner, Range, ReplyTo, Share, State, Touch,
 };
+use crate::storage::client_tracking::SETTLE_ATTEMPTS;
 use async_trait::async_trait;
 use callbacks::Route;
 use std::net::IpAddr;
@@ -269,7 +270,7 @@ impl NlmRequest<'_> {
     ) -> Result<(), Status> {
         let mut _claim = self.claim(node, touch).await?;
         let services = &self.nlm.services;
-        let mut settled = false;
+        let (mut settled, mut attempts) = (false, 0);
         let done = loop {
             match transition() {
                 Err(NlmError::Doubted) if !settled => {
@@ -281,7 +282,10 @@ impl NlmRequest<'_> {
                     self.nlm.remember(LockHost { host, server }).await?;
                 }
                 Err(NlmError::Delegated) => _claim = self.claim(node, touch).await?,
-                Err(NlmError::Unsettled) => self.nlm.settle().await?,
+                Err(NlmError::Unsettled) if attempts < SETTLE_ATTEMPTS => {
+                    attempts += 1;
+                    self.nlm.settle().await?;
+                }
                 done => break done,
             }
         };
@@ -371,10 +375,12 @@ fn status(error: NlmError) -> Status {
         NlmError::Blocked => Status::Blocked,
         NlmError::Deadlock => Status::Deadlock,
         // The only status on which hosts retry.
-        NlmError::Grace | NlmError::NoGrace | NlmError::Delegated | NlmError::Doubted => {
-            Status::DeniedGracePeriod
-        }
-        NlmError::TooMany | NlmError::Unknown | NlmError::Unsettled => Status::DeniedNoLocks,
+        NlmError::Grace
+        | NlmError::NoGrace
+        | NlmError::Delegated
+        | NlmError::Doubted
+        | NlmError::Unsettled => Status::DeniedGracePeriod,
+        NlmError::TooMany | NlmError::Unknown => Status::DeniedNoLocks,
     }
 }
 

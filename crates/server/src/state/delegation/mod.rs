@@ -229,7 +229,7 @@ impl<F: Clone> State<F> {
         for key in broken {
             let Some(client) = self.delegations.client_of(key) else { continue };
             let client = self.clients.get(client);
-            let expired = client.is_ok_and(|c| self.clients.lets_go(c, node.export, now));
+            let expired = client.is_ok_and(|c| self.lets_go(c, node.export, now));
             if expired {
                 self.revoke_delegation(key, Why::Expired);
                 continue;

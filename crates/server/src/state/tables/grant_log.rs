@@ -99,12 +99,43 @@ impl GrantLog {
             covered.map(|range| (Lock { range: within(lock.range, *range), ..*lock }, *grant))
         });
         self.entries = parts.collect();
+        self.drop_hidden();
+    }
+
+    /// Drops the entries that later ones cover which cannot be taken back: they never show again. So the entries that
+    /// are left are at most as many as the ends of ranges, not as the products of locks and grants.
+    fn drop_hidden(&mut self) {
+        let mut covered: Vec<Range> = Vec::new();
+        let mut shown = Vec::new();
+        for (lock, grant) in std::mem::take(&mut self.entries).into_iter().rev() {
+            let at = covered.partition_point(|range| range.end < lock.range.end);
+            if covered.get(at).is_some_and(|range| range.start <= lock.range.start) {
+                continue;
+            }
+            if grant.is_none() {
+                add(&mut covered, lock.range);
+            }
+            shown.push((lock, grant));
+        }
+        shown.reverse();
+        self.entries = shown;
     }
 
     /// The ranges of the unacknowledged grants, merged.
     fn covered(&self) -> Vec<Range> {
         merged(self.granted.iter().map(|(_, range)| *range).collect())
     }
+}
+
+/// Adds a range to ranges that are sorted and do not touch.
+fn add(ranges: &mut Vec<Range>, range: Range) {
+    let from = ranges.partition_point(|other| other.end < range.start);
+    let to = ranges.partition_point(|other| other.start <= range.end);
+    let joined = ranges[from..to].iter().fold(range, |all, other| Range {
+        start: all.start.min(other.start),
+        end: all.end.max(other.end),
+    });
+    ranges.splice(from..to, [joined]);
 }
 
 /// What is left of a lock after a range is unlocked.
@@ -114,4 +145,26 @@ fn without(lock: &Lock, range: Range) -> impl Iterator<Item = Lock> + use<> {
     let behind = Range { start: lock.range.start.max(range.end), ..lock.range };
     let left = [in_front, behind].into_iter().filter(|range| range.start < range.end);
     left.map(move |range| Lock { range, ..lock })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(start: u64, end: u64) -> Lock {
+        Lock { range: Range { start, end }, exclusive: true }
+    }
+
+    #[test]
+    fn nested_locks_over_many_grants_leave_few_entries() {
+        const MANY: u64 = 100;
+        let mut log = GrantLog::default();
+        log.grant(0, lock(0, 10 * MANY), &[]);
+        (1..MANY).for_each(|i| log.grant(i, lock(2 * i, 2 * i + 1), &[]));
+        (0..MANY).for_each(|i| log.lock(lock(0, 9 * MANY - i)));
+        log.accept(0);
+        assert!(log.entries.len() <= 2 * MANY as usize, "{} entries", log.entries.len());
+        assert!((1..MANY).all(|i| log.reject(i) == [lock(2 * i, 2 * i + 1)]));
+        assert!(log.is_over() && log.entries.is_empty());
+    }
 }

@@ -180,8 +180,8 @@ async fn set_size(
     if !matches!(cx.stateid(stateid)?, StateRef::Of(_)) {
         cx.check_grace()?;
         let now = cx.now();
-        let denied = cx.state().anonymous_io(target.node, Access::WRITE, now);
-        return denied.map_err(of_state);
+        cx.state().anonymous_io(target.node, Access::WRITE, now).map_err(of_state)?;
+        return cx.settle().await;
     }
     let io = cx.io_to_change(target, stateid).await?;
     io.file.truncate_async(size).await.map_err(of_vfs)?;

@@ -6,6 +6,7 @@ use crate::state::{
     self, ClientId, Conflict, Holder, LockError, LockOwner, LockRequest, LockTarget, Range,
     StateError, StateRef, Touch,
 };
+use crate::storage::client_tracking::SETTLE_ATTEMPTS;
 use crate::v4::context::Context;
 use crate::v4::ops::v40::{SequencedRequest, begin_sequenced};
 use crate::v4::owner_seqid::OwnerKind;
@@ -116,10 +117,13 @@ async fn lock_sequenced(cx: &mut Context, args: lock::Args) -> lock::Res {
     let locks = open_store_locks(&cx.services.state, &fs, node, by).await;
     let lock = || {
         let request = request.clone();
-        cx.state().with_store_locks(node, locks.clone(), |state| state.lock(request, now))
+        cx.state().with_store_locks(node, locks.clone(), |state| state.lock(request, cx.now()))
     };
     let mut locked = lock();
-    while locked == Err(LockError::State(StateError::Unsettled)) {
+    for _ in 0..SETTLE_ATTEMPTS {
+        if locked != Err(LockError::State(StateError::Unsettled)) {
+            break;
+        }
         cx.settle().await.map_err(Detailed::Plain)?;
         locked = lock();
     }

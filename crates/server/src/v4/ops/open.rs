@@ -11,6 +11,7 @@ use crate::services::Services;
 use crate::state::{
     self, Claim, ClientId, DelegationKind, LockOwner, OpenRequest, Share, State, StateError, Touch,
 };
+use crate::storage::client_tracking::SETTLE_ATTEMPTS;
 use crate::v4::attrs::{self, ToSet};
 use crate::v4::context::{Context, Target};
 use crate::v4::open_arguments;
@@ -21,7 +22,6 @@ use crate::v4::owner_seqid::{OwnerKind, Standing};
 use crate::v4::status::{of_state, of_vfs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use tracing::error;
 use weir_nfs::v4::op::{close, open, open_downgrade};
 use weir_nfs::v4::types::{ChangeInfo, StateId};
@@ -254,7 +254,7 @@ async fn open_for(
     };
     let touch = if found.truncate { Touch::Change } else { share.touch() };
     let recalled = cx.services.recalls.claim(node, touch, Some(client)).await.map_err(of_vfs)?;
-    let taken = take_share(cx, request, found.reserved.as_ref(), now).await?;
+    let taken = take_share(cx, request, found.reserved.as_ref()).await?;
     if !cx.services.serves(node) {
         return Err(Error::Stale);
     }
@@ -372,13 +372,12 @@ async fn take_share(
     cx: &Context,
     request: OpenRequest<File>,
     reserved: Option<&Reservation>,
-    now: Duration,
 ) -> Result<OpenInProgress, Error> {
     let client = request.client;
     let take = |request: OpenRequest<File>| {
         let mut state = cx.state();
         let reserved = reserved.map(|reserved| reserved.use_in(&mut state));
-        let opened = state.open(request, now);
+        let opened = state.open(request, cx.now());
         if opened.is_err()
             && let Some(reserved) = reserved
         {
@@ -386,7 +385,7 @@ async fn take_share(
         }
         opened
     };
-    let mut is_recorded = false;
+    let (mut is_recorded, mut attempts) = (false, 0);
     let id = loop {
         match take(request.clone()) {
             Err(StateError::Unrecorded) if !is_recorded => {
@@ -397,7 +396,10 @@ async fn take_share(
                     Error::ServerFault
                 })?;
             }
-            Err(StateError::Unsettled) => cx.settle().await?,
+            Err(StateError::Unsettled) if attempts < SETTLE_ATTEMPTS => {
+                attempts += 1;
+                cx.settle().await?;
+            }
             opened => break opened.map_err(of_state)?,
         }
     };
