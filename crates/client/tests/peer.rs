@@ -2,12 +2,12 @@
 //!
 //! `WEIR_PEER=nfs://host/empty/dir?vers=4.2 cargo test -p weir-client --test peer -- --ignored`
 //! runs it against any server; the directory has to be empty and the caller its owner. `WEIR_PEER_LACKS` names what the
-//! server pretends to have (`HOLES`: its READ_PLUS reports holes as data).
+//! server pretends to have (`HOLES`: its READ_PLUS reports holes as data), `WEIR_PEER_BREAKS` rules that it breaks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_client::{MountOptions, NfsFs, NfsUrl};
-use weir_stores::testing::{new_file, write};
+use weir_stores::testing::{Rule, new_file, suite_with, write};
 use weir_vfs::{Access, Caller, Capabilities, FileSystem, FileSystemDecorator};
 
 #[tokio::test]
@@ -23,7 +23,16 @@ async fn the_suite_over_a_peer() {
     let fs: Arc<dyn FileSystem> = Arc::new(Without { below: nfs.clone(), pretended });
     // What a server lacks is its own choice.
     let lacking = Capabilities::all() - fs.capabilities();
-    weir_stores::testing::suite(&fs, lacking).await;
+    let breaks: Vec<Rule> = std::env::var("WEIR_PEER_BREAKS")
+        .unwrap_or_default()
+        .split_whitespace()
+        .map(|rule| match rule {
+            "each-change" => Rule::EachChange,
+            "empty-allocation" => Rule::EmptyAllocation,
+            other => panic!("WEIR_PEER_BREAKS: no rule is called {other}"),
+        })
+        .collect();
+    suite_with(&fs, lacking, &breaks).await;
     println!("{:?}", nfs.wire_stats());
     nfs.unmount().await;
 }
