@@ -144,7 +144,7 @@ fn the_suite_of_stores_passes_at_knfsd() {
     let suite = client_test("peer");
     let script = conformance::workspace().join(SCRIPTS).join("client-suite.sh");
     let (script, suite, weir) = (script.display(), suite.display(), weir().display());
-    // ext4's times, which it takes for change attributes over version 3, have the resolution of the kernel's clock tick.
+    // Over version 3, change attributes are ext4's times, which have the resolution of the clock tick.
     let client = |at: &str| {
         format!("BREAKS=each-change bash {script} {suite} {weir} 192.0.2.2 /run/exp \"\" {at}")
     };

@@ -668,10 +668,8 @@ async fn opened_beside_a_hanging_call(has_idle_slot: bool) -> (Vec<Result<(), Er
         CLOCK.advance(LEASE * 2);
         let taken = |c: &Client, path| match opens(c, path, "file", 0).pop() {
             Some(Op::Open(args)) => {
-                let args = open::Args { how: open::How::NoCreate, ..args };
-                let mut ops = walk(path);
-                ops.push(Op::Open(args));
-                ops
+                let open = Op::Open(open::Args { how: open::How::NoCreate, ..args });
+                walk(path).into_iter().chain([open]).collect()
             }
             other => panic!("{other:?}"),
         };
