@@ -22,8 +22,6 @@ registered status
 start() { ganesha.nfsd -F -L "$dir/ganesha.log" -f "$dir/ganesha.conf" -p "$dir/ganesha.pid" & server=$!; }
 start
 trap 'kill -9 $server; kill $mapper $monitor; wait' EXIT
-# Its READ_PLUS returns holes as data, and it accepts an ALLOCATE of no bytes.
-export LACKS=HOLES BREAKS=empty-allocation
 ip netns exec client unshare -m bash -c "
   source $here/port-mapper.sh; mount -t tmpfs none /run; port_mapper; trap 'kill \$mapper' EXIT
   for _ in \$(seq 150); do

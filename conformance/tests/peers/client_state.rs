@@ -133,31 +133,15 @@ fn knfsd_delegates_files_and_recalls_them() {
     }
 }
 
-fn passed_the_suite(text: &str) {
-    for version in ["3", "4.0", "4.1", "4.2"] {
-        assert!(text.contains(&format!("client suite {version}: ok")), "{text}");
-    }
-}
-
-#[test]
-fn the_suite_of_stores_passes_at_knfsd() {
-    let suite = client_test("peer");
-    let script = conformance::workspace().join(SCRIPTS).join("client-suite.sh");
-    let (script, suite, weir) = (script.display(), suite.display(), weir().display());
-    // Over version 3, change attributes are ext4's times, which have the resolution of the clock tick.
-    let client = |at: &str| {
-        format!("BREAKS=each-change bash {script} {suite} {weir} 192.0.2.2 /run/exp \"\" {at}")
-    };
-    if let Some(text) = beside_knfsd(client) {
-        passed_the_suite(&text);
-    }
-}
-
+/// Not over version 4.2: there nfs-ganesha's READ_PLUS returns holes as data, it has no COPY, and it accepts an ALLOCATE
+/// of no bytes.
 #[test]
 fn the_suite_of_stores_passes_at_ganesha() {
     let suite = client_test("peer");
     if let Some(text) = beside_ganesha("client-suite.sh", suite.to_str().unwrap()) {
-        passed_the_suite(&text);
+        for version in ["3", "4.0", "4.1"] {
+            assert!(text.contains(&format!("client suite {version}: ok")), "{text}");
+        }
     }
 }
 

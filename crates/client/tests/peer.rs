@@ -1,14 +1,13 @@
 //! The client against a real server: the suite that every store passes.
 //!
 //! `WEIR_PEER=nfs://host/empty/dir?vers=4.2 cargo test -p weir-client --test peer -- --ignored`
-//! runs it against any server; the directory has to be empty and the caller its owner. `WEIR_PEER_LACKS` names what the
-//! server pretends to have (`HOLES`: its READ_PLUS reports holes as data), `WEIR_PEER_BREAKS` rules that it breaks.
+//! runs it against any server; the directory has to be empty and the caller its owner.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_client::{MountOptions, NfsFs, NfsUrl};
-use weir_stores::testing::{Rule, new_file, suite_with, write};
-use weir_vfs::{Access, Caller, Capabilities, FileSystem, FileSystemDecorator};
+use weir_stores::testing::{new_file, write};
+use weir_vfs::{Access, Caller, Capabilities, FileSystem};
 
 #[tokio::test]
 #[ignore = "needs a server: set WEIR_PEER to a URL"]
@@ -17,40 +16,12 @@ async fn the_suite_over_a_peer() {
     let url: NfsUrl = std::env::var("WEIR_PEER").expect("WEIR_PEER is a URL").parse().unwrap();
     let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
     println!("NFSv{}", nfs.version());
-    let name = std::env::var("WEIR_PEER_LACKS").unwrap_or_default();
-    let pretended = Capabilities::from_name(&name).unwrap_or_default();
-    assert_eq!(pretended.is_empty(), name.is_empty(), "WEIR_PEER_LACKS names a capability");
-    let fs: Arc<dyn FileSystem> = Arc::new(Without { below: nfs.clone(), pretended });
+    let fs: Arc<dyn FileSystem> = nfs.clone();
     // What a server lacks is its own choice.
     let lacking = Capabilities::all() - fs.capabilities();
-    let breaks: Vec<Rule> = std::env::var("WEIR_PEER_BREAKS")
-        .unwrap_or_default()
-        .split_whitespace()
-        .map(|rule| match rule {
-            "each-change" => Rule::EachChange,
-            "empty-allocation" => Rule::EmptyAllocation,
-            other => panic!("WEIR_PEER_BREAKS: no rule is called {other}"),
-        })
-        .collect();
-    suite_with(&fs, lacking, &breaks).await;
+    weir_stores::testing::suite(&fs, lacking).await;
     println!("{:?}", nfs.wire_stats());
     nfs.unmount().await;
-}
-
-/// A store without capabilities that the one below claims.
-struct Without {
-    below: Arc<NfsFs>,
-    pretended: Capabilities,
-}
-
-impl FileSystemDecorator for Without {
-    fn below(&self) -> &dyn FileSystem {
-        &*self.below
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.below.capabilities() - self.pretended
-    }
 }
 
 /// A server that delegates files is not asked when one is reopened, until another client changes

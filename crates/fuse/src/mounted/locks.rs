@@ -102,7 +102,7 @@ impl Mounted {
                         Some(turn) => Some(turn.lock().await),
                         None => None,
                     };
-                    self.nodes.flock_begins(node, owner)
+                    self.nodes.flock_begins(node, owner, args.fh)
                 };
                 has_begun = true;
                 if had {

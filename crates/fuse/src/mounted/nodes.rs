@@ -292,11 +292,16 @@ impl Nodes {
         table.nodes.get(&node)?.locks.as_ref().map(|locks| Arc::clone(&locks.turn))
     }
 
-    /// Notes that an owner of flock(2), which is noted, asks for its lock. Returns whether a program was told that it
-    /// has one.
-    pub(crate) fn flock_begins(&self, node: u64, owner: LockOwner) -> bool {
+    /// Notes that an owner of flock(2) asks for its lock through an open file. Returns whether a program was told that
+    /// it has one.
+    pub(crate) fn flock_begins(&self, node: u64, owner: LockOwner, fh: u64) -> bool {
         let mut table = self.table.lock();
-        let Some(asked) = table.asked(node, owner) else { return false };
+        let locks = table.nodes.get_mut(&node).and_then(|node| node.locks.as_mut());
+        // It may have been noted before, and unlocked since by another thread.
+        let Some(asked) = locks.map(|locks| locks.owners.entry(owner).or_default()) else {
+            return false;
+        };
+        asked.fh = fh;
         asked.asking += 1;
         asked.is_told
     }

@@ -587,6 +587,16 @@ impl FsShared {
     }
 }
 
+impl FsShared {
+    /// Drops files, which closes them, on the store's task thread: a disk that does not answer may hold this up. If
+    /// closes are slower than opens, the caller waits itself.
+    fn close_elsewhere(&self, files: impl Send + 'static) {
+        if self.dirty.lane.room_for_tasks() > 0 {
+            self.dirty.lane.tasks.spawn(async move { drop(files) });
+        }
+    }
+}
+
 impl Mount for FsShared {
     fn close(&self, mapping: &Arc<Mapping>) {
         let mut table = self.table.lock();
@@ -600,7 +610,7 @@ impl Mount for FsShared {
             let gone = table.mappings.remove(&mapping.id);
             drop(table);
             mapping.discard();
-            drop(gone);
+            self.close_elsewhere(gone);
             return;
         }
         let tick = self.cache.memory().metadata.tick();
@@ -631,8 +641,7 @@ impl Mount for FsShared {
         drop(table);
         mapping.prune_left();
         if !closed.is_empty() {
-            // A disk that does not answer may hold this up.
-            self.dirty.lane.tasks.spawn(async move { drop(closed) });
+            self.close_elsewhere(closed);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Open files: bytes, holes, sizes.
 
-use super::{Random, Rule, attr, bytes_of, new_file, own, read, read_all, scratch, write};
+use super::{Random, attr, bytes_of, new_file, own, read, read_all, scratch, write};
 use std::sync::Arc;
 use weir_base::PAGE_SIZE;
 use weir_vfs::{
@@ -9,7 +9,7 @@ use weir_vfs::{
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-pub(super) async fn all(fs: &Arc<dyn FileSystem>, breaks: &[Rule]) {
+pub(super) async fn all(fs: &Arc<dyn FileSystem>) {
     let dir = scratch(fs, "data").await;
     bytes_come_back(fs, dir).await;
     an_empty_file_and_reads_past_the_end(fs, dir).await;
@@ -17,9 +17,7 @@ pub(super) async fn all(fs: &Arc<dyn FileSystem>, breaks: &[Rule]) {
     growing_exposes_nothing(fs, dir).await;
     access_is_kept_to(fs, dir).await;
     an_unlinked_file_lives_on(fs, dir).await;
-    if !breaks.contains(&Rule::EachChange) {
-        change_moves_with_every_change(fs, dir).await;
-    }
+    change_moves_with_every_change(fs, dir).await;
     impossible_ranges_are_refused(fs, dir).await;
     many_reads_and_writes_in_flight(fs, dir).await;
     if fs.capabilities().contains(Capabilities::HOLES) {
@@ -28,7 +26,7 @@ pub(super) async fn all(fs: &Arc<dyn FileSystem>, breaks: &[Rule]) {
         punching_makes_holes(fs, dir).await;
     }
     if fs.capabilities().contains(Capabilities::ALLOCATE) {
-        allocation_extends(fs, dir, breaks).await;
+        allocation_extends(fs, dir).await;
     }
     if fs.capabilities().contains(Capabilities::CLONE) {
         clones_share_and_then_differ(fs, dir).await;
@@ -249,7 +247,7 @@ async fn punching_makes_holes(fs: &Arc<dyn FileSystem>, dir: FileId) {
     assert!(read_all(&*file, 1 << 16).await == want);
 }
 
-async fn allocation_extends(fs: &Arc<dyn FileSystem>, dir: FileId, breaks: &[Rule]) {
+async fn allocation_extends(fs: &Arc<dyn FileSystem>, dir: FileId) {
     let file = new_file(fs, dir, "allocate").await;
     write(&*file, 0, b"kept").await.unwrap();
     file.allocate(0, 10 * PAGE).await.unwrap();
@@ -258,9 +256,7 @@ async fn allocation_extends(fs: &Arc<dyn FileSystem>, dir: FileId, breaks: &[Rul
     assert!(attr.allocated >= 10 * PAGE);
     let all = read_all(&*file, 1 << 16).await;
     assert!(all.starts_with(b"kept") && all[4..].iter().all(|&b| b == 0));
-    if !breaks.contains(&Rule::EmptyAllocation) {
-        assert_eq!(file.allocate(0, 0).await, Err(Error::Invalid));
-    }
+    assert_eq!(file.allocate(0, 0).await, Err(Error::Invalid));
 }
 
 async fn clones_share_and_then_differ(fs: &Arc<dyn FileSystem>, dir: FileId) {

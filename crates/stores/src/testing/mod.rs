@@ -25,33 +25,16 @@ use weir_vfs::{
 /// # Panics
 /// The store fails a test, or has a capability that it should lack.
 pub async fn suite(fs: &Arc<dyn FileSystem>, lacking: Capabilities) {
-    suite_with(fs, lacking, &[]).await;
-}
-
-/// As [`suite`], for a store that is known to break some rules, which are not tested then.
-///
-/// # Panics
-/// As [`suite`].
-pub async fn suite_with(fs: &Arc<dyn FileSystem>, lacking: Capabilities, breaks: &[Rule]) {
     let has = fs.capabilities();
     assert!(!has.intersects(lacking), "it has {:?}", has & lacking);
     for (name, _) in (tested() - has - lacking).iter_names() {
         weir_skip::skip(format!("the store lacks {name}"));
     }
     names::all(fs).await;
-    data::all(fs, breaks).await;
+    data::all(fs).await;
     if has.contains(Capabilities::LOCKS) {
         locks::all(fs).await;
     }
-}
-
-/// Rules that servers break.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// Each of several changes within a clock tick has a change attribute of its own.
-    EachChange,
-    /// An allocation of no bytes is refused.
-    EmptyAllocation,
 }
 
 /// The capabilities that the suite tests.
