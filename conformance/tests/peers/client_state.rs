@@ -133,8 +133,8 @@ fn knfsd_delegates_files_and_recalls_them() {
     }
 }
 
-/// Not over version 4.2: there nfs-ganesha's READ_PLUS returns holes as data, it has no COPY, and it accepts an ALLOCATE
-/// of no bytes.
+/// Not over version 4.2: there nfs-ganesha's READ_PLUS returns holes as data, it has no COPY, and it accepts
+/// an ALLOCATE of no bytes.
 #[test]
 fn the_suite_of_stores_passes_at_ganesha() {
     let suite = client_test("peer");
