@@ -16,7 +16,6 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
-use tracing::error;
 use weir_base::Clock;
 use weir_pagecache::File;
 
@@ -89,9 +88,7 @@ impl Services {
 
     /// Writes the client records that no reply waits for. The next call retries failed writes.
     pub(crate) async fn write_records(&self) {
-        if let Err(error) = self.records.write_all().await {
-            error!("cannot write the state database: {error}");
-        }
+        _ = self.records.write_all().await;
     }
 
     /// Whether a file's export is still served. Check this after acquiring state in it: if the

@@ -20,7 +20,7 @@ use crate::export::Exports;
 use crate::handle::Node;
 use crate::operation::copies::Copies;
 use crate::state::{Answer, ChangeGuard, ClientId, Filter, State, StateKey, Touch, Writer};
-use crate::storage::client_tracking::ClientTracking;
+use crate::storage::client_tracking::{ClientTracking, NotWritten};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error};
+use tracing::debug;
 use weir_base::Clock;
 use weir_nfs::v4::attr::{CHANGE, OF_DELEGATES, SIZE};
 use weir_nfs::v4::cb::{getattr, recall};
@@ -230,10 +230,7 @@ impl Recalls {
     }
 
     async fn write_due(&self) -> weir_vfs::Result<()> {
-        self.records.write_due().await.map_err(|error| {
-            error!("cannot write the state database: {error}");
-            weir_vfs::Error::Io
-        })
+        self.records.write_due().await.map_err(|NotWritten| weir_vfs::Error::Io)
     }
 
     /// Recalls the conflicting delegations. Returns whether there are any.

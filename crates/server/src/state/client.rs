@@ -275,6 +275,19 @@ impl Clients {
         Ok(Exchanged { id, next_create: 1, confirmed: false })
     }
 
+    /// Refuses a name if a live client of another principal has this name and holds state.
+    ///
+    /// # Errors
+    /// [`StateError::ClientInUse`].
+    pub(super) fn check_name(
+        &self,
+        owner: &Owner,
+        principal: &Principal,
+        now: Duration,
+    ) -> Result<(), StateError> {
+        self.refuse_name(owner, principal, |client| self.is_expired(client, now))
+    }
+
     /// As [`check_name`](Self::check_name), for a client that is about to replace the one that has the name: ends the
     /// lease of that one if only its silence allows to replace it.
     ///
@@ -286,36 +299,19 @@ impl Clients {
         principal: &Principal,
         now: Duration,
     ) -> Result<(), StateError> {
-        match self.confirmed(owner) {
-            Some(client)
-                if client.principal != *principal
-                    && !client.states.is_empty()
-                    && !self.end_expired(client, now) =>
-            {
-                Err(StateError::ClientInUse)
-            }
-            _ => Ok(()),
-        }
+        self.refuse_name(owner, principal, |client| self.end_expired(client, now))
     }
 
-    /// Refuses a name if a live client of another principal has this name and holds state.
-    ///
-    /// # Errors
-    /// [`StateError::ClientInUse`].
-    pub(super) fn check_name(
+    /// Refuses a name if a client of another principal has it and holds state, unless `goes`.
+    fn refuse_name(
         &self,
         owner: &Owner,
         principal: &Principal,
-        now: Duration,
+        goes: impl FnOnce(&Client) -> bool,
     ) -> Result<(), StateError> {
-        match self.confirmed(owner) {
-            Some(client)
-                if client.principal != *principal
-                    && !client.states.is_empty()
-                    && !self.is_expired(client, now) =>
-            {
-                Err(StateError::ClientInUse)
-            }
+        let holds = |client: &&Client| client.principal != *principal && !client.states.is_empty();
+        match self.confirmed(owner).filter(holds) {
+            Some(client) if !goes(client) => Err(StateError::ClientInUse),
             _ => Ok(()),
         }
     }

@@ -20,11 +20,21 @@ use crate::storage::recovery::Recovery;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tracing::error;
 use weir_pagecache::File;
 
 /// How often a transition is tried that waits until what was revoked is on disk. Others may revoke state as fast as it
 /// is written.
 pub(crate) const SETTLE_ATTEMPTS: usize = 8;
+
+/// The database cannot be written; the reason was logged.
+#[derive(Debug)]
+pub(crate) struct NotWritten;
+
+fn not_written(error: redb::Error) -> NotWritten {
+    error!("cannot write the state database: {error}");
+    NotWritten
+}
 
 /// The records of clients.
 pub(crate) struct ClientTracking {
@@ -44,14 +54,14 @@ impl ClientTracking {
     /// Writes a client's record, unless it is on disk.
     ///
     /// # Errors
-    /// The database cannot be written.
-    pub(crate) async fn record(&self, id: ClientId) -> Result<(), redb::Error> {
+    /// [`NotWritten`].
+    pub(crate) async fn record(&self, id: ClientId) -> Result<(), NotWritten> {
         let _write_lock = self.write_lock.lock().await;
         let record = self.state.lock().new_record(id);
         let Ok(Some((owner, record))) = record else { return Ok(()) };
         let idle = vec![owner.clone()];
         let mut taken = TakenOwners { records: self, owners: Vec::new(), idle };
-        self.recovery.write_clients(vec![(owner, Some(record))]).await?;
+        self.recovery.write_clients(vec![(owner, Some(record))]).await.map_err(not_written)?;
         let mut state = self.state.lock();
         if let Ok(client) = state.clients.get_mut(id) {
             (client.is_recorded, client.idle_since) = (true, None);
@@ -67,20 +77,20 @@ impl ClientTracking {
     /// durable, including those that another task writes. Takes no lock if none is due.
     ///
     /// # Errors
-    /// The database cannot be written.
-    pub(crate) async fn write_due(&self) -> Result<(), redb::Error> {
+    /// [`NotWritten`].
+    pub(crate) async fn write_due(&self) -> Result<(), NotWritten> {
         if self.due.load(Ordering::Acquire) { self.write().await } else { Ok(()) }
     }
 
     /// As [`write_due`](Self::write_due), and removes the records of idle clients.
     ///
     /// # Errors
-    /// The database cannot be written.
-    pub(crate) async fn write_all(&self) -> Result<(), redb::Error> {
+    /// [`NotWritten`].
+    pub(crate) async fn write_all(&self) -> Result<(), NotWritten> {
         if self.state.lock().has_idle() { self.write().await } else { self.write_due().await }
     }
 
-    async fn write(&self) -> Result<(), redb::Error> {
+    async fn write(&self) -> Result<(), NotWritten> {
         let _write_lock = self.write_lock.lock().await;
         let (mut taken, records) = {
             let mut state = self.state.lock();
@@ -92,7 +102,7 @@ impl ClientTracking {
             let records = owners.iter().chain(&idle).map(record).collect();
             (TakenOwners { records: self, owners, idle }, records)
         };
-        self.recovery.write_clients(records).await?;
+        self.recovery.write_clients(records).await.map_err(not_written)?;
         (taken.owners, taken.idle) = Default::default();
         Ok(())
     }

@@ -21,13 +21,14 @@ use crate::admission::Identity;
 use crate::metrics::{Executed, Row};
 use crate::program::{Call, Refusal};
 use crate::state::{CallUses, Principal};
+use crate::storage::client_tracking::NotWritten;
 use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
-use tracing::{error, trace};
+use tracing::trace;
 use weir_nfs::v4::types::Status;
 use weir_nfs::v4::{
     CompoundHeader, CompoundResHeader, Error, Filehandles, Op, OpCode, OpError, OpRes, ReplyBound,
@@ -104,10 +105,7 @@ pub(crate) async fn run(
     }
     let keep = cx.session.is_some_and(|session| session.keep);
     let kept = keep.then(|| reply.copy_since(begin));
-    cx.services.records.write_due().await.map_err(|error| {
-        error!("cannot write the state database: {error}");
-        Refusal::SystemError
-    })?;
+    cx.services.records.write_due().await.map_err(|NotWritten| Refusal::SystemError)?;
     if let Some(slot) = cx.slot {
         slot.finish(kept);
     }

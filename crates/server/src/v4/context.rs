@@ -14,13 +14,13 @@ use crate::state::{
     CallUses, Channel, ClientId, LockOwner, Principal, Referring, SessionId, SharedClient,
     SlotTable, State, StateRef, Touch, WriteInProgress,
 };
+use crate::storage::client_tracking::NotWritten;
 use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
-use tracing::error;
 use weir_nfs::v4::types::StateId;
 use weir_nfs::v4::{Error, types};
 use weir_pagecache::{CachedFs, File};
@@ -491,10 +491,7 @@ impl Context {
 
     /// Records on disk the state that transitions have revoked, before another client gets or uses it.
     pub(crate) async fn settle(&self) -> Result<(), Error> {
-        self.services.records.write_due().await.map_err(|error| {
-            error!("cannot write the state database: {error}");
-            Error::ServerFault
-        })
+        self.services.records.write_due().await.map_err(|NotWritten| Error::ServerFault)
     }
 
     /// The error for I/O on a file that is not a regular file.

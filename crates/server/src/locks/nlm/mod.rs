@@ -31,7 +31,7 @@ use crate::services::Services;
 use crate::state::{
     Conflict, Holder, LockHost, NlmError, NlmLock, NlmOwner, Range, ReplyTo, Share, State, Touch,
 };
-use crate::storage::client_tracking::SETTLE_ATTEMPTS;
+use crate::storage::client_tracking::{NotWritten, SETTLE_ATTEMPTS};
 use async_trait::async_trait;
 use callbacks::Route;
 use std::net::IpAddr;
@@ -128,10 +128,7 @@ impl Nlm4 {
 
     /// Records on disk the state that a transition revoked.
     async fn settle(&self) -> Result<(), Status> {
-        self.services.records.write_due().await.map_err(|error| {
-            error!("cannot write the state database: {error}");
-            Status::Failed
-        })
+        self.services.records.write_due().await.map_err(|NotWritten| Status::Failed)
     }
 }
 

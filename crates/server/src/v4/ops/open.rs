@@ -11,7 +11,7 @@ use crate::services::Services;
 use crate::state::{
     self, Claim, ClientId, DelegationKind, LockOwner, OpenRequest, Share, State, StateError, Touch,
 };
-use crate::storage::client_tracking::SETTLE_ATTEMPTS;
+use crate::storage::client_tracking::{NotWritten, SETTLE_ATTEMPTS};
 use crate::v4::attrs::{self, ToSet};
 use crate::v4::context::{Context, Target};
 use crate::v4::open_arguments;
@@ -22,7 +22,6 @@ use crate::v4::owner_seqid::{OwnerKind, Standing};
 use crate::v4::status::{of_state, of_vfs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tracing::error;
 use weir_nfs::v4::op::{close, open, open_downgrade};
 use weir_nfs::v4::types::{ChangeInfo, StateId};
 use weir_nfs::v4::{Bitmap, Error, OpCode};
@@ -391,10 +390,7 @@ async fn take_share(
             Err(StateError::Unrecorded) if !is_recorded => {
                 is_recorded = true;
                 let recorded = cx.services.records.record(client).await;
-                recorded.map_err(|error| {
-                    error!("cannot write the state database: {error}");
-                    Error::ServerFault
-                })?;
+                recorded.map_err(|NotWritten| Error::ServerFault)?;
             }
             Err(StateError::Unsettled) if attempts < SETTLE_ATTEMPTS => {
                 attempts += 1;

@@ -74,12 +74,7 @@ async fn a_failed_truncating_open_keeps_the_earlier_open() {
     let store = store();
     let f = Fixture::of(store.clone()).await;
     let (mut a, mut b) = (f.client("a").await, f.client("b").await);
-    let (file, stateid) = a.open("file").await;
-    let data = weir_nfs::Data::Bytes("old".into());
-    let args = write::Args { stateid, offset: 0, stable: StableHow::FileSync, data };
-    assert!(matches!(a.on(&file, Op::Write(args)).await, OpRes::Write(Ok(_))));
-    let args = close::Args { seqid: 0, open_stateid: stateid };
-    assert!(matches!(a.on(&file, Op::Close(args)).await, OpRes::Close(Ok(_))));
+    let file = closed_file(&mut a).await;
     let before = a.on(&file, open_as(ShareAccess::READ, Claim::Fh)).await;
     let OpRes::Open(Ok(before)) = before else { panic!("{before:?}") };
     store.add(Rule {
@@ -87,12 +82,7 @@ async fn a_failed_truncating_open_keeps_the_earlier_open() {
         when: When::Always,
         what: What::Fail(weir_vfs::Error::NoSpace),
     });
-    let truncating = |c: &Client, deny| {
-        let Op::Open(mut args) = c.open_op("file", deny) else { panic!() };
-        let attrs = Attrs { size: Some(0), ..Attrs::default() };
-        args.how = open::How::Create(open::CreateHow::Unchecked(attrs.into()));
-        vec![Op::Putrootfh(()), Op::Open(args)]
-    };
+    let truncating = |c: &Client, deny| vec![Op::Putrootfh(()), Op::Open(truncating_args(c, deny))];
     assert_eq!(a.fails(truncating(&a, 2)).await, Error::NoSpc);
     // Neither the access nor the deny mode of the failed open is left.
     let read = |count| read::Args { stateid: before.stateid, offset: 0, count };
@@ -111,13 +101,28 @@ async fn a_failed_truncating_open_keeps_the_earlier_open() {
     assert_eq!(f.server.services.state.lock().counts(), counts);
 }
 
-/// An OPEN of the file by a client that truncates it, and denies writing to others.
-fn truncating_open(c: &Client) -> Vec<Op> {
-    let Op::Open(mut args) = c.open_op("file", 2) else { panic!() };
+/// An OPEN of the file by a client that truncates it.
+fn truncating_args(c: &Client, deny: u32) -> open::Args {
+    let Op::Open(args) = c.open_op("file", deny) else { panic!() };
     let attrs = Attrs { size: Some(0), ..Attrs::default() };
-    args.how = open::How::Create(open::CreateHow::Unchecked(attrs.into()));
-    args.share_access = ShareAccess::READ;
+    open::Args { how: open::How::Create(open::CreateHow::Unchecked(attrs.into())), ..args }
+}
+
+/// An OPEN of the file for reading that truncates it, and denies writing to others.
+fn truncating_open(c: &Client) -> Vec<Op> {
+    let args = open::Args { share_access: ShareAccess::READ, ..truncating_args(c, 2) };
     vec![Op::Putrootfh(()), Op::Open(args)]
+}
+
+/// A file with data that no client has open.
+async fn closed_file(a: &mut Client) -> FileHandle {
+    let (file, stateid) = a.open("file").await;
+    let data = weir_nfs::Data::Bytes("old".into());
+    let args = write::Args { stateid, offset: 0, stable: StableHow::FileSync, data };
+    assert!(matches!(a.on(&file, Op::Write(args)).await, OpRes::Write(Ok(_))));
+    let args = close::Args { seqid: 0, open_stateid: stateid };
+    assert!(matches!(a.on(&file, Op::Close(args)).await, OpRes::Close(Ok(_))));
+    file
 }
 
 /// A compound in slot 1 of a session, whose first it is.
@@ -127,15 +132,10 @@ fn in_slot_1(session: SessionId, ops: Vec<Op>) -> Vec<Op> {
     std::iter::once(Op::Sequence(args)).chain(ops).collect()
 }
 
-/// A file with data that no client has open, and a store that holds its truncation.
+/// A [`closed_file`], and a store that holds its truncation.
 async fn held_truncation(store: &Fault, f: &Fixture) -> (Client, FileHandle) {
     let mut a = f.client("a").await;
-    let (file, stateid) = a.open("file").await;
-    let data = weir_nfs::Data::Bytes("old".into());
-    let args = write::Args { stateid, offset: 0, stable: StableHow::FileSync, data };
-    assert!(matches!(a.on(&file, Op::Write(args)).await, OpRes::Write(Ok(_))));
-    let args = close::Args { seqid: 0, open_stateid: stateid };
-    assert!(matches!(a.on(&file, Op::Close(args)).await, OpRes::Close(Ok(_))));
+    let file = closed_file(&mut a).await;
     hold(store, Call::SetSize);
     (a, file)
 }
