@@ -587,16 +587,6 @@ impl FsShared {
     }
 }
 
-impl FsShared {
-    /// Drops files, which closes them, on the store's task thread: a disk that does not answer may hold this up. If
-    /// closes are slower than opens, the caller waits itself.
-    fn close_elsewhere(&self, files: impl Send + 'static) {
-        if self.dirty.lane.room_for_tasks() > 0 {
-            self.dirty.lane.tasks.spawn(async move { drop(files) });
-        }
-    }
-}
-
 impl Mount for FsShared {
     fn close(&self, mapping: &Arc<Mapping>) {
         let mut table = self.table.lock();
@@ -610,7 +600,7 @@ impl Mount for FsShared {
             let gone = table.mappings.remove(&mapping.id);
             drop(table);
             mapping.discard();
-            self.close_elsewhere(gone);
+            drop(gone);
             return;
         }
         let tick = self.cache.memory().metadata.tick();
@@ -640,8 +630,9 @@ impl Mount for FsShared {
         }
         drop(table);
         mapping.prune_left();
-        if !closed.is_empty() {
-            self.close_elsewhere(closed);
+        // A disk that does not answer may hold the closes up. If they are slower than opens, the caller waits.
+        if !closed.is_empty() && self.dirty.lane.room_for_tasks() > 0 {
+            self.dirty.lane.tasks.spawn(async move { drop(closed) });
         }
     }
 }
