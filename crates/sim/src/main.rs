@@ -193,7 +193,7 @@ async fn set_up(world: &Arc<World>, clients: &[Arc<Client>]) -> Places {
         for part in 0..2 {
             let name = format!("file {number}.{part}");
             let file = made("a file", maker.create(&dir, &name).await.result);
-            world.places.lock().insert(file.clone(), name.clone());
+            world.file_names.lock().insert(file.clone(), name.clone());
             places.files.insert(name, file);
         }
         places.dirs.push(dir);

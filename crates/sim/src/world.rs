@@ -85,7 +85,7 @@ pub(crate) struct World {
     pub(crate) locks: Mutex<Locks>,
     pub(crate) delegations: Mutex<Delegations>,
     /// Names of the files that all clients work on, by handle.
-    pub(crate) places: Mutex<BTreeMap<Vec<u8>, String>>,
+    pub(crate) file_names: Mutex<BTreeMap<Vec<u8>, String>>,
 }
 
 impl World {
@@ -118,7 +118,7 @@ impl World {
             names: Mutex::default(),
             locks: Mutex::default(),
             delegations: Mutex::default(),
-            places: Mutex::default(),
+            file_names: Mutex::default(),
         })
     }
 
@@ -168,7 +168,7 @@ impl World {
 
     /// The name of a file that all clients work on.
     pub(crate) fn file_name(&self, file: &[u8]) -> String {
-        self.places.lock().get(file).cloned().unwrap_or_else(|| "a file".into())
+        self.file_names.lock().get(file).cloned().unwrap_or_else(|| "a file".into())
     }
 
     pub(crate) fn is_cut_off(&self, client: usize) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! Each makes its system calls on the calling thread, except syncs.
 
-use super::{COOKIE_SHIFT, LocalFs};
+use super::LocalFs;
 use crate::local::attr::kind_of;
 use crate::local::data::file::LocalFile;
 use crate::local::sys;
@@ -21,6 +21,9 @@ use weir_vfs::{
     EntryName, Error, FileId, FileKind, FileSystem, FsStat, NewFile, OpenFile, Permissions,
     ReaddirRequest, RenameFlags, Result, SetAttr, SpecialFile, Unnamed, XattrMode, XattrName,
 };
+
+/// Cookies are the kernel's positions plus this, because 0, 1 and 2 have special meanings.
+const COOKIE_SHIFT: u64 = 3;
 
 #[async_trait]
 impl FileSystem for LocalFs {

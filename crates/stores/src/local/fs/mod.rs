@@ -36,9 +36,6 @@ use weir_vfs::{
     Permissions, Result, SetAttr, SetTime,
 };
 
-/// Cookies are the kernel's positions plus this, because 0, 1 and 2 have special meanings.
-const COOKIE_SHIFT: u64 = 3;
-
 /// Locks of files' modes.
 const MODE_LOCKS: usize = 64;
 
