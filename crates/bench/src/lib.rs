@@ -4,7 +4,7 @@
 //! Each benchmark is a module with `Options`, a function `run`, and a `Report` that serializes and
 //! prints as tables: [`cached`] and [`uncached`] compare the page cache with the kernel's;
 //! [`serve`] compares NFS servers; [`mount`] compares mounts; [`readplus`] measures the benefit of
-//! READ_PLUS; [`tree`] copies trees of small files. Targets and reference figures are in `data/`.
+//! READ_PLUS; [`tree`] copies trees of small files; [`run`] runs commands beside a hot neighbour. Targets and reference figures are in `data/`.
 //!
 //! A run measures processor time and signals of the whole process, so a process makes one run at a
 //! time. [`interrupt::stop`] ends it early: it then removes what it created (servers, mounts,
@@ -12,7 +12,7 @@
 //!
 //! Servers, clients and the kernel's streams run in processes of their own: this program again,
 //! called as `PROGRAM bench helper NAME SETTINGS`. A program that uses [`serve`], [`readplus`],
-//! [`tree`] or [`uncached`] passes these two arguments to [`helper`].
+//! [`run`], [`tree`] or [`uncached`] passes these two arguments to [`helper`].
 
 #![deny(unsafe_code)]
 #![allow(clippy::single_range_in_vec_init, reason = "a list of byte ranges may have one")]
@@ -22,6 +22,7 @@ pub mod cached;
 mod host;
 pub mod interrupt;
 mod kernel_mount;
+mod limit;
 mod measure;
 pub mod mount;
 mod observer;
@@ -29,6 +30,7 @@ mod peers;
 mod process;
 pub mod readplus;
 mod report;
+pub mod run;
 mod scratch;
 pub mod serve;
 mod svg;
@@ -52,6 +54,7 @@ pub fn helper(name: &str, settings: &str) -> Result<()> {
     match name {
         host::NAME => host::run(&process::settings(settings)?),
         readplus::reader::NAME => readplus::reader::run(&process::settings(settings)?),
+        run::NAME => run::help(&process::settings(settings)?),
         tree::client::NAME => tree::client::run(&process::settings(settings)?),
         uncached::kernel::NAME => uncached::kernel::run(&process::settings(settings)?),
         _ => Err(Failure::new(format!("help as {name}"), "there is no such helper")),

@@ -7,8 +7,8 @@
 
 #![allow(unsafe_code, reason = "system calls and mappings that rustix does not wrap")]
 
-use super::limit::Limit;
 use super::streams::{self, Meter, Outcome};
+use crate::limit::Limit;
 use crate::process::{self, PathBytes};
 use io_uring::{IoUring, opcode, types};
 use rustix::fs::{Mode, OFlags};

@@ -5,7 +5,6 @@
 
 mod hot;
 pub(crate) mod kernel;
-mod limit;
 pub(crate) mod streams;
 
 use crate::cache::open_for;

@@ -3,6 +3,7 @@
 mod cached;
 mod mount;
 mod readplus;
+mod run;
 mod running;
 mod serve;
 mod tree;
@@ -21,6 +22,7 @@ Examples:
   weir bench serve weir ganesha
   weir bench mount --quick
   weir bench readplus --quick --html table.html
+  weir bench run --quick
   weir bench tree --quick
   weir bench uncached --dir /mnt/disk --svg curves.svg
   weir bench uncached --loop /dev/shm --streams 4      as root: on a new file system")]
@@ -37,6 +39,7 @@ enum What {
     Mount(mount::Args),
     #[command(name = "readplus")]
     ReadPlus(readplus::Args),
+    Run(run::Args),
     Tree(tree::Args),
     /// A process that a benchmark starts.
     #[command(hide = true)]
@@ -53,6 +56,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         What::Serve(args) => serve::run(&args),
         What::Mount(args) => mount::run(&args),
         What::ReadPlus(args) => readplus::run(&args),
+        What::Run(args) => run::run(&args),
         What::Tree(args) => tree::run(&args),
         What::Helper { name, settings } => {
             weir_bench::helper(&name, &settings).map(|()| Ended::Done)

@@ -1,12 +1,14 @@
-//! A control group that bounds the memory of a process, including the kernel's cache for it.
+//! Control groups that bound the memory of processes, including the kernel's cache for them.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Removed on drop; the process has to have ended by then.
+/// Processes and their limit. Removed on drop; the processes have to have ended by then.
 pub(crate) struct Limit {
     group: PathBuf,
+    /// The name of the file with its limit.
+    file: &'static str,
 }
 
 impl Limit {
@@ -15,15 +17,55 @@ impl Limit {
     /// # Errors
     /// This user is not permitted, or there are no control groups for memory.
     pub(crate) fn on(process: u32, bytes: u64) -> io::Result<Self> {
+        let limit = Self::new(&process.to_string(), bytes)?;
+        limit.add(process)?;
+        Ok(limit)
+    }
+
+    /// A control group without processes, in that of this process.
+    ///
+    /// # Errors
+    /// As [`Self::on`].
+    pub(crate) fn new(name: &str, bytes: u64) -> io::Result<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup")?;
         let (parent, file) = memory_group(Path::new("/sys/fs/cgroup"), &groups)
             .ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
-        let group = parent.join(format!("weir-bench-{process}"));
+        Self::make(parent.join(format!("weir-bench-{name}")), file, Some(bytes))
+    }
+
+    /// A control group in this one, whose limit includes its processes. This group takes no processes then
+    /// (version 2 of control groups demands it).
+    ///
+    /// # Errors
+    /// As [`Self::on`].
+    pub(crate) fn within(&self, name: &str, bytes: Option<u64>) -> io::Result<Self> {
+        let control = self.group.join("cgroup.subtree_control");
+        if control.exists() {
+            fs::write(control, "+memory")?;
+        }
+        Self::make(self.group.join(name), self.file, bytes)
+    }
+
+    fn make(group: PathBuf, file: &'static str, bytes: Option<u64>) -> io::Result<Self> {
         fs::create_dir(&group)?;
-        let limit = Self { group };
-        fs::write(limit.group.join(file), bytes.to_string())?;
-        fs::write(limit.group.join("cgroup.procs"), process.to_string())?;
+        let limit = Self { group, file };
+        if let Some(bytes) = bytes {
+            fs::write(limit.group.join(file), bytes.to_string())?;
+        }
         Ok(limit)
+    }
+
+    /// Moves a process to it.
+    ///
+    /// # Errors
+    /// There is no such process.
+    pub(crate) fn add(&self, process: u32) -> io::Result<()> {
+        fs::write(self.processes(), process.to_string())
+    }
+
+    /// The file to which a process writes its number to get there.
+    pub(crate) fn processes(&self) -> PathBuf {
+        self.group.join("cgroup.procs")
     }
 }
 
