@@ -4,9 +4,9 @@
 //! interrupted. `weir lock` and `weir run` exit with the code of the command that they run.
 
 use crate::commands::{
-    bench, cat, check, checksum, chmod, chown, completions, cp, df, du, evict, exports, find, ln,
-    lock, ls, man, map, mkdir, mount, mount_helper, mv, rm, run, serve, stat, status, sync, top,
-    touch, tree, truncate, warm,
+    bench, cat, check, checksum, chmod, chown, completions, cp, descriptors, df, du, evict,
+    exports, find, ln, lock, ls, man, map, mkdir, mount, mount_helper, mv, rm, run, serve, stat,
+    status, sync, top, touch, tree, truncate, warm,
 };
 use crate::ended::Ended;
 use crate::output::{complain, end_output};
@@ -115,6 +115,9 @@ pub(crate) fn too_few(command: &str, what: &str) -> ! {
 }
 
 fn run(command: Command) -> Result<Ended> {
+    // What these start keeps the limit that it would have without them.
+    let starts = matches!(command, Command::Run(_) | Command::Lock(_) | Command::Bench(_));
+    let _raised = (!starts).then(descriptors::raise);
     match command {
         Command::Serve(args) => serve::run(args),
         Command::Mount(args) => mount::run(args),

@@ -34,7 +34,7 @@ fn a_command_is_measured_in_every_way_beside_a_neighbour() {
     }
     let grown =
         |way: &str| number(figures.iter().find(|f| f["way"] == way).unwrap(), "grown_percent");
-    // 192 MiB read and written: the kernel keeps what fits, `weir run` nothing.
+    // 384 MiB read and written: the kernel keeps what fits, `weir run` nothing.
     assert!(grown("plain") > 10.0, "{report}");
     assert!(grown("weir run") <= 1.0, "{report}");
     assert_eq!(report["targets"].as_array().unwrap().len(), 4, "{report}");

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 fn set_mode(path: &Path, mode: u32) {
@@ -401,5 +402,44 @@ fn a_group_that_the_user_is_in_is_kept_where_the_owner_is_refused() {
             assert_eq!((found.uid(), found.gid()), (65534, GROUP), "{name}: {}", text(&output));
         }
         assert!(text(&output).contains("does not keep owner"), "{}", text(&output));
+    }
+}
+
+/// A program that opens more files than it may reports files as missing, or cannot go on.
+#[test]
+fn a_tree_of_many_files_is_copied_with_few_descriptors() {
+    const DIRS: usize = 60;
+    const FILES: usize = 25;
+    let dir = scratch();
+    let export = dir.path().join("export");
+    for d in 0..DIRS {
+        let sub = export.join(format!("tree/{d}"));
+        fs::create_dir_all(&sub).unwrap();
+        for f in 0..FILES {
+            fs::write(sub.join(f.to_string()), format!("{d} {f}")).unwrap();
+        }
+    }
+    let server = Server::start(&export, &["--squash", "none"]);
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    for (vers, name) in [("vers=4.2", "down-4"), ("vers=3", "down-3")] {
+        let steps = [
+            (server.url("tree", vers), at(name)),
+            (at(name), server.url(name, vers)),
+            (at(name), at(&format!("{name}-here"))),
+        ];
+        for (from, to) in &steps {
+            let mut command = Command::new("sh");
+            command.args(["-c", "ulimit -n 200 && exec \"$0\" cp -rp \"$1\" \"$2\""]);
+            let output = command.args([env!("CARGO_BIN_EXE_weir"), from, to]).output().unwrap();
+            assert!(output.status.success(), "{from} {to}: {}", text(&output));
+        }
+        let copies =
+            [dir.path().join(name), export.join(name), dir.path().join(format!("{name}-here"))];
+        for (d, f) in (0..DIRS).flat_map(|d| (0..FILES).map(move |f| (d, f))) {
+            for copy in &copies {
+                let path = copy.join(format!("{d}/{f}"));
+                assert_eq!(fs::read_to_string(path).unwrap(), format!("{d} {f}"));
+            }
+        }
     }
 }

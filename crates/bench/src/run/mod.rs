@@ -184,10 +184,10 @@ fn places(scratch: &Scratch, bytes: u64, with_database: bool) -> Result<Places> 
     for index in 0..bytes / 2 / SMALL {
         interrupt::check()?;
         // Each block is another, since restic stores equal ones once.
-        write(&mut large, &random.bytes(SMALL as usize))?;
+        write(&mut large, &lines(&mut random))?;
         let dir = data.join(format!("{}", index / 100));
         fs::create_dir_all(&dir).asked(|| format!("make {}", dir.display()))?;
-        write(&mut new_file(&dir.join(index.to_string()))?, &random.bytes(SMALL as usize))?;
+        write(&mut new_file(&dir.join(index.to_string()))?, &lines(&mut random))?;
     }
     let database = all.join("database");
     if with_database {
@@ -201,6 +201,13 @@ fn places(scratch: &Scratch, bytes: u64, with_database: bool) -> Result<Places> 
     }
     sync(&all)?;
     Ok(Places { out: all.join("out"), all, data, database })
+}
+
+/// Bytes in lines of 256: grep keeps a line in memory.
+fn lines(random: &mut Random) -> Vec<u8> {
+    let mut bytes = random.bytes(SMALL as usize);
+    bytes.iter_mut().skip(255).step_by(256).for_each(|byte| *byte = b'\n');
+    bytes
 }
 
 fn new_file(path: &Path) -> Result<File> {

@@ -3,8 +3,8 @@
 //! 1. A file has one mapping, however often it is open. The mapping outlives the last close with
 //!    all its pages, until memory is short; the next open asks the store for the attributes, and so
 //!    notices a change made behind the cache's back. The store's file is closed some seconds after
-//!    the last close (`fs/deferred_close.rs`), and stays open for the last [`IDLE_FILES`] files
-//!    only.
+//!    the last close (`fs/deferred_close.rs`), and stays open for the last [`IDLE_FILES`] files only, or
+//!    fewer if the process may not have many descriptors.
 //! 2. The cache never drops a mapping with dirty pages, so a file never has two mappings.
 //! 3. A file without names and opens loses its pages, dirty ones too: no program can read them.
 //! 4. The change attribute shown for a file never decreases, whether it has a mapping or not.
@@ -36,8 +36,10 @@ use weir_vfs::{
     SetAttr, SpecialFile, XattrMode, XattrName,
 };
 
-/// Most files of a store that stay open after their last close.
+/// Most files of a store that stay open after their last close, and the part of the process's descriptors that they
+/// may be. Twice as many, while their attributes prove nothing yet.
 const IDLE_FILES: usize = 1024;
+const IDLE_PART: u64 = 32;
 
 /// A store seen through the cache: the same names, attributes that include dirty data, and files
 /// with cached data. Cheap to clone. The namespace operations mirror [`FileSystem`] as inherent
@@ -52,6 +54,8 @@ pub(crate) struct FsShared {
     pub(crate) store: Arc<dyn FileSystem>,
     pub(crate) dirty: Arc<StoreWriteback>,
     pub(crate) table: Mutex<Table>,
+    /// Most files that stay open after their last close.
+    idle_files: usize,
     /// The largest lead of a dropped mapping's change attribute over the store's.
     lead: AtomicU64,
 }
@@ -76,6 +80,16 @@ pub(crate) struct Entry {
     idle_since: Option<u64>,
 }
 
+/// Most files of a store that stay open after their last close, by the limit on descriptors (RLIMIT_NOFILE).
+fn idle_files() -> usize {
+    // Miri has no limits.
+    if cfg!(miri) {
+        return IDLE_FILES;
+    }
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(IDLE_FILES, |limit| (limit / IDLE_PART) as usize).clamp(1, IDLE_FILES)
+}
+
 impl Cache {
     /// Mounts a store: makes its files available through this cache.
     pub fn mount(&self, store: Arc<dyn FileSystem>) -> CachedFs {
@@ -89,7 +103,8 @@ impl CachedFs {
             let idle: Weak<FsShared> = Weak::clone(fs);
             let lane = Lane::new(cache.memory(), cache.writeback(), idle);
             let dirty = Arc::new(StoreWriteback::new(cache.writeback().clone(), lane));
-            FsShared { cache, store, dirty, table: Mutex::default(), lead: AtomicU64::new(0) }
+            let (table, idle_files, lead) = (Mutex::default(), idle_files(), AtomicU64::new(0));
+            FsShared { cache, store, dirty, table, idle_files, lead }
         });
         let store: Arc<dyn Shrinkable> = shared.clone();
         shared.cache.memory().metadata.stores.lock().push(Arc::downgrade(&store));
@@ -609,14 +624,14 @@ impl Mount for FsShared {
         let mut closed = Vec::new();
         // A busy file becomes the last to go; so each close looks at two.
         for _ in 0..2 {
-            if table.idle_open.len() <= IDLE_FILES {
+            if table.idle_open.len() <= self.idle_files {
                 break;
             }
             let Some((_, (id, idle))) = table.idle_open.pop_first() else { break };
             let Some(oldest) = table.mappings.get(&id).map(|e| e.mapping.clone()) else { continue };
             // The flusher takes care of a file whose attributes prove nothing yet.
             let unproven = !oldest.may_close() && oldest.counts_others();
-            let full = table.idle_open.len() >= 2 * IDLE_FILES;
+            let full = table.idle_open.len() >= 2 * self.idle_files;
             if unproven && full {
                 oldest.forget_clean();
             }

@@ -18,6 +18,7 @@ pub(crate) mod chmod;
 pub(crate) mod chown;
 pub(crate) mod completions;
 pub(crate) mod cp;
+pub(crate) mod descriptors;
 pub(crate) mod df;
 pub(crate) mod du;
 pub(crate) mod evict;

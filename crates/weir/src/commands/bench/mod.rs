@@ -9,6 +9,7 @@ mod serve;
 mod tree;
 mod uncached;
 
+use crate::commands::descriptors;
 use crate::ended::Ended;
 use clap::Subcommand;
 use weir_tools::failure::Result;
@@ -59,6 +60,8 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         What::Run(args) => run::run(&args),
         What::Tree(args) => tree::run(&args),
         What::Helper { name, settings } => {
+            // As in the commands that a helper stands for.
+            let _raised = descriptors::raise();
             weir_bench::helper(&name, &settings).map(|()| Ended::Done)
         }
     }

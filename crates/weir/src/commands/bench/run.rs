@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// The commands
     #[arg(value_name = "COMMAND")]
     commands: Vec<String>,
-    /// Memory that a command and its neighbour share [default: 1G, quick: 128M]
+    /// Memory that a command and its neighbour share [default: 1G, quick: 256M]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
     /// The neighbour's reads per second
@@ -53,7 +53,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<Ended> {
-    let default_bytes = if args.quick { 128 << 20 } else { 1 << 30 };
+    let default_bytes = if args.quick { 256 << 20 } else { 1 << 30 };
     let options = Options {
         memory: args.memory.map_or(default_bytes, |size| size.of(0)),
         reads_per_s: args.reads,

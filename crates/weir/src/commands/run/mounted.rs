@@ -9,7 +9,7 @@ use super::options::{Args, Engine};
 use super::report::Ran;
 use super::report::{Watch, Work};
 use crate::commands::guard::Guard;
-use crate::commands::{LAST_CALLS, in_place, runtime};
+use crate::commands::{LAST_CALLS, descriptors, in_place, runtime};
 use crate::output::complain;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -97,6 +97,8 @@ async fn serve(
     let mut signals = Signals::new()?;
     let stage = stage.map(|Stage(dir)| dir.as_path());
     let (mut child, peer) = start(args, Engine::Mount, paths, stage)?;
+    // The command, which has started, keeps its own. Each file that it has open is also open here.
+    let _raised = descriptors::raise();
     let mut served = Served { cache, settings, watch, sessions: Vec::new(), guard: None };
     // It ends when the command runs, or when the process inside has failed.
     let prepared = tokio::task::spawn_blocking(move || {

@@ -9,7 +9,6 @@ use super::{First, announce, control, listen, privileges, state_dir};
 use crate::commands::runtime_with;
 use crate::config::{ExportSettings, Settings, load};
 use crate::ended::Ended;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use std::collections::HashMap;
 use std::io;
@@ -45,20 +44,9 @@ pub(super) fn run(start: Start) -> Result<Ended> {
     let state_dir = state_dir::make(settings.state_dir.as_deref(), below.as_deref())?;
     warn_of_key(settings, &state_dir);
     let listeners = listen::listeners(&settings.listen)?;
-    raise_descriptor_limit();
     // Before the first thread starts, because each thread has its own privileges.
     privileges::give_up();
     runtime_with(settings.threads)?.block_on(serve(start, signals, &state_dir, listeners))
-}
-
-/// Raises the limit on descriptors: every connection and every open file takes one, and shells allow
-/// 1,024 by default.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        warn!("cannot raise the limit of {:?} descriptors: {error}", limit.current);
-    }
 }
 
 async fn serve(
