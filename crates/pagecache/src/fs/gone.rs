@@ -1,6 +1,8 @@
 //! Drops mappings: the least recently closed ones, and those of files without a name.
 //!
-//! 1. A mapping is dropped only while nothing is dirty, except that of a file without a name.
+//! 1. A mapping is dropped only while nothing is dirty, except that of a file without a name, and not
+//!    while a task is about to set the store's modification time: the file may have another mapping by
+//!    then, with a later time.
 //! 2. Three things outlive it: the lead of its change attribute, an error that no open file got,
 //!    and the note that its data in the store is not synced.
 //! 3. A removal runs to its end even if the caller goes away: the store may carry it out nevertheless.
@@ -27,8 +29,12 @@ impl Shrinkable for FsShared {
         table.leave_idle(id);
         let busy = table.mappings.get(&id).is_some_and(|e| {
             let state = e.mapping.state.lock();
+            let is_to_settle = state.listed.is_some() || state.settle_queued;
             // The error of a sync that runs is to be kept.
-            !state.is_clean() || state.invalidating || state.syncs.is_running()
+            !state.is_clean()
+                || state.invalidating
+                || state.syncs.is_running()
+                || (is_to_settle && state.overlay.pending().is_some())
         });
         if busy {
             table.enter_idle(
@@ -40,7 +46,8 @@ impl Shrinkable for FsShared {
         }
         let Some(Entry { mapping, .. }) = table.mappings.remove(&id) else { return false };
         {
-            let state = mapping.state.lock();
+            let mut state = mapping.state.lock();
+            state.overlay.abandon();
             self.lead.fetch_max(state.overlay.lead(), Ordering::Relaxed);
             table.untold.keep(id, &state.errors);
             table.unsynced.keep(id, &state.durability);
@@ -162,11 +169,35 @@ impl FsShared {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use crate::memory::metadata::Shrinkable;
     use crate::testing::{Rig, poll_once};
     use std::pin::Pin;
     use std::thread::yield_now;
     use weir_stores::fault::{Call, What};
     use weir_vfs::{Caller, IoFlags, RenameFlags, Result};
+
+    #[test]
+    fn a_mapping_whose_time_is_still_to_be_set_stays() {
+        let rig = Rig::new();
+        let file = rig.create("f");
+        let id = file.id();
+        let go_on = rig.hang_tasks();
+        file.write_at(&[1], 0, IoFlags::empty()).unwrap();
+        pollster::block_on(file.write_back_async()).unwrap();
+        drop(file);
+        assert!(!rig.fs.shared.drop_oldest_idle());
+        // What it would set later is older than this.
+        let file = rig.open(id);
+        file.write_at(&[2], 0, IoFlags::empty()).unwrap();
+        let mtime = || pollster::block_on(rig.fs.getattr(id)).unwrap().mtime;
+        let written = mtime();
+        pollster::block_on(file.write_back_async()).unwrap();
+        drop((file, go_on));
+        while !rig.fs.shared.drop_oldest_idle() {
+            yield_now();
+        }
+        assert_eq!(mtime(), written);
+    }
 
     #[test]
     fn a_removal_whose_caller_goes_away_drops_the_files_pages() {

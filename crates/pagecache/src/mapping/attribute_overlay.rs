@@ -170,6 +170,11 @@ impl AttributeOverlay {
         }
     }
 
+    /// The mapping is about to be dropped: its times are no longer to be set in the store.
+    pub(crate) fn abandon(&mut self) {
+        self.mtime_pending = false;
+    }
+
     /// The store's modification time was set to `mtime`, and its attributes are `attr`, unless
     /// something changed since `generation`.
     pub(crate) fn settled(&mut self, generation: u64, mtime: SystemTime, attr: &Attr) {

@@ -3,7 +3,8 @@
 //! 1. If a read of the store meets the end of file before the file's known end, the rest is no
 //!    hole: no program wrote those zeros. The fill asks the store for the file's size.
 //! 2. If the file is shorter now, the mapping shrinks, and readers see the new end. Dirty pages
-//!    stay, and extend the file again when they are written.
+//!    stay, and extend the file again when they are written. All else that is known of the file,
+//!    its holes too, is of the old one.
 //! 3. If it is not, the fill asks again: the file may have been emptied and rewritten in between.
 //!    After a few answers that contradict the size, the read fails.
 
@@ -107,12 +108,47 @@ impl Mapping {
         }
         state.stored_size = attr.size;
         state.overlay.resizing();
+        self.drop_unproven(&mut state);
         let size = self.size_without(&state);
-        let mut edit = self.edit(&mut state);
+        let edit = self.edit(&mut state);
         let seqcount = self.write_seqcount(&edit);
-        self.evict_clean(&mut edit, 0..u64::MAX);
         seqcount.set_size(size);
         drop(seqcount);
         edit.finish();
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::testing::Rig;
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::{Advice, IoFlags};
+
+    #[test]
+    fn holes_of_the_old_file_do_not_hide_data_of_the_new_one() {
+        const PAGE: usize = 4096;
+        const NONE: IoFlags = IoFlags::empty();
+        let store = MemoryFs::new();
+        let (ours, theirs) = (Rig::over(store.clone()), Rig::over(store));
+        let file = ours.create("f");
+        // A hole of one page.
+        file.write_at(&[1; 3 * PAGE], 0, NONE).unwrap();
+        file.write_at(&[1; 12 * PAGE], 4 * PAGE as u64, NONE).unwrap();
+        file.sync(true).unwrap();
+        file.advise(0, 0, Advice::DontNeed).unwrap();
+        let their_file = theirs.open(file.id());
+        file.write_at(&[2; PAGE], 15 * PAGE as u64, NONE).unwrap();
+        their_file.truncate(0).unwrap();
+        their_file.write_at(&[5; 5 * PAGE], 0, NONE).unwrap();
+        their_file.sync(true).unwrap();
+        let read = |page: usize| {
+            let mut bytes = [9; PAGE];
+            assert_eq!(file.read_at(&mut bytes, (page * PAGE) as u64, NONE), Ok(PAGE));
+            bytes
+        };
+        assert!(read(7) == [0; PAGE], "a hole before our page");
+        assert!(read(3) == [5; PAGE], "their data");
+        assert!(read(15) == [2; PAGE]);
+        assert_eq!(file.size(), 16 * PAGE as u64);
     }
 }

@@ -5,7 +5,8 @@
 //!    the change. So the store never gets a write concurrently with another operation on the same
 //!    range, nothing stale is published afterwards, and nothing new before (I5).
 //! 2. The store is changed first, then slots and size in one write section of the sequence counter.
-//!    If the store fails, nothing has changed. Until then readers see the old file.
+//!    Until then readers see the old file. If the store fails, size and dirty pages stay; the clean
+//!    pages are read again, as the store may have made a part of the change.
 //! 3. Once started, a change completes even if the caller goes away.
 //! 4. Frames for the pages at the edges are allocated beforehand, with no lock held.
 //! 5. Only [`Mapping::truncate`] makes a file shorter. Operations that extend it compare its size
@@ -80,7 +81,7 @@ impl Mapping {
             let grown = end >= size && !mapping.state.lock().dirty.is_empty();
             let change = async {
                 if grown {
-                    file.set_size(size).await?;
+                    grow(&*file, size).await?;
                 }
                 file.punch_hole(offset, len).await
             };
@@ -241,7 +242,15 @@ impl Mapping {
         }
         // Also if the store panics, or the caller goes away.
         let _noted = Noted(self);
-        change.await
+        let changed = change.await;
+        if let Err(error) = &changed
+            && !matches!(error, Error::NotSupported | Error::CrossDevice)
+        {
+            let mut state = self.state.lock();
+            self.drop_unproven(&mut state);
+            state.overlay.doubts_dropped();
+        }
+        changed
     }
 
     /// The store's file has at least `stored` bytes: the mapping's size becomes `size`.
@@ -461,7 +470,54 @@ mod tests {
     use crate::testing::Rig;
     use pollster::block_on;
     use weir_stores::fault::{Call, What};
-    use weir_vfs::{Error, IoFlags};
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::{Access, Caller, Error, FileSystem, IoFlags};
+
+    #[test]
+    fn a_hole_past_the_end_keeps_what_others_have_appended() {
+        let rig = Rig::new();
+        let file = rig.create("f");
+        file.write_at(&[1; 8192], 0, IoFlags::empty()).unwrap();
+        let stored = block_on(rig.store.open(&Caller::Own, file.id(), Access::WRITE)).unwrap();
+        block_on(stored.set_size(50_000)).unwrap();
+        block_on(file.punch_hole_async(4096, 1 << 20)).unwrap();
+        assert_eq!(block_on(rig.store.getattr(file.id())).unwrap().size, 50_000);
+        assert_eq!(block_on(file.getattr()).unwrap().size, 50_000);
+        let mut bytes = [9; 8192];
+        assert_eq!(file.read_at(&mut bytes, 0, IoFlags::empty()), Ok(8192));
+        assert_eq!((&bytes[..4096], &bytes[4096..]), (&[1; 4096][..], &[0; 4096][..]));
+    }
+
+    #[test]
+    fn pages_are_read_again_after_a_change_that_the_store_has_made_in_part() {
+        for call in [Call::PunchHole, Call::CloneRange, Call::SetSize] {
+            let store = MemoryFs::new();
+            let (ours, theirs) = (Rig::over(store.clone()), Rig::over(store));
+            let (file, source) = (ours.create("f"), ours.create("g"));
+            for file in [&file, &source] {
+                file.write_at(&[1; 8192], 0, IoFlags::empty()).unwrap();
+                file.sync(true).unwrap();
+            }
+            let change = block_on(file.getattr()).unwrap().change;
+            // The part of the change that the store makes.
+            let part = theirs.open(file.id());
+            part.write_at(&[2; 4096], 0, IoFlags::empty()).unwrap();
+            part.sync(true).unwrap();
+            ours.always(call, What::Fail(Error::Io));
+            let changed = block_on(async {
+                match call {
+                    Call::PunchHole => file.punch_hole_async(0, 8192).await,
+                    Call::CloneRange => file.clone_range_async(&source, 0, 8192, 0).await,
+                    _ => file.truncate_async(100).await,
+                }
+            });
+            assert_eq!((changed, file.size()), (Err(Error::Io), 8192));
+            let mut bytes = [9; 8192];
+            assert_eq!(file.read_at(&mut bytes, 0, IoFlags::empty()), Ok(8192));
+            assert_eq!((bytes[0], bytes[8191]), (2, 1), "{call:?}");
+            assert!(block_on(file.getattr()).unwrap().change > change);
+        }
+    }
 
     #[test]
     fn a_transfer_that_moves_nothing_leaves_the_size() {

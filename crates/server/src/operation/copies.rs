@@ -8,11 +8,13 @@
 //! 3. The server notifies the client while it holds [`Job::telling`]. Once a copy is cancelled, it
 //!    writes nothing more and the client is not notified.
 
-use crate::export::Exports;
+use crate::admission::Identity;
+use crate::export::{Admitted, Exports};
 use crate::handle::Node;
 use crate::state::{ClientId, State, StateError, StateKey, Use};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,6 +22,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use weir_nfs::v4::Error;
 use weir_pagecache::File;
+use weir_vfs::Caller;
 
 /// Maximum number of copies that run at a time.
 const MAX_RUNNING: usize = 32;
@@ -33,6 +36,7 @@ pub(crate) struct Job {
     pub(crate) client: ClientId,
     /// The destination file.
     pub(crate) node: Node,
+    pub(crate) by: Requester,
     /// The use of source and destination, with their stateids.
     pub(crate) uses: [Use; 2],
     /// Held by a step from the check of `uses` to the end of its writes.
@@ -43,6 +47,13 @@ pub(crate) struct Job {
     /// The result, once the copy has ended.
     pub(crate) ended: Mutex<Option<Result<(), Error>>>,
     pub(crate) cancel: CancellationToken,
+}
+
+/// The user that asked for a copy, and as whom the export admitted it.
+pub(crate) struct Requester {
+    pub(crate) identity: Identity,
+    pub(crate) address: IpAddr,
+    pub(crate) caller: Caller,
 }
 
 /// The progress of a copy.
@@ -56,6 +67,10 @@ pub(crate) struct CopyProgress {
 pub(crate) enum Forbidden {
     /// Its export was removed.
     Unexported,
+    /// The export is read-only for its user now.
+    ReadOnly,
+    /// The export no longer admits its user, or as another one.
+    Refused,
     /// Its stateids are gone or no longer allow it.
     State(StateError),
 }
@@ -93,7 +108,14 @@ impl Copies {
     /// # Errors
     /// The reason why it may not.
     pub(crate) fn check(&self, job: &Job) -> Result<(), Forbidden> {
-        self.exports.table().get(job.node.export).map_err(|_| Forbidden::Unexported)?;
+        let table = self.exports.table();
+        let export = table.get(job.node.export).map_err(|_| Forbidden::Unexported)?;
+        let Requester { identity, address, caller } = &job.by;
+        match export.admit(identity, *address) {
+            Some(Admitted { read_only: true, .. }) => return Err(Forbidden::ReadOnly),
+            Some(admitted) if admitted.caller == *caller => {}
+            Some(_) | None => return Err(Forbidden::Refused),
+        }
         let state = self.state.lock();
         let check = |used| state.check_use(job.client, used).map_err(Forbidden::State);
         job.uses.iter().try_for_each(check)

@@ -11,16 +11,27 @@
 //! 3. Threads that write data accepted by the cache do so as a user other than the superuser
 //!    ([`write_unprivileged`]), so that clients do not get the blocks that a file system reserves
 //!    for the superuser.
+//! 4. A thread inherits the identity of the thread that starts it, which may be one of those: the
+//!    cache starts its threads wherever a transfer ends. Such a thread has the superuser's rights,
+//!    and would keep them as any other user, because the kernel takes them away only with the
+//!    change from user 0 to another one. So each thread takes the process's identity before it
+//!    first acts for a caller.
 
 use crate::rules::{self, Ownership};
 use rustix::fs::Statx;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
 use weir_vfs::{Caller, Cred, Error, Permissions, Result};
 
 /// The user that writes accepted data: any but the superuser (65,534 usually owns no files).
 const WRITER: u32 = 65_534;
+
+thread_local! {
+    /// Whether this thread has the process's identity, apart from what it assumes.
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The identity of the process, and whether it may assume others.
 #[derive(Clone, Debug)]
@@ -81,6 +92,10 @@ impl Identity {
 
     /// Assumes the caller's identity if the process may; otherwise calls stay the process's own.
     pub(super) fn assume(&self, caller: &Caller) -> Result<Assumed<'_>> {
+        if self.can_switch && !IS_OWN.get() {
+            self.take_back()?;
+            IS_OWN.set(true);
+        }
         let cred = match caller {
             Caller::As(cred) if self.can_switch && *cred != self.own => cred,
             _ => return Ok(Assumed { restore: None, _not_send: PhantomData }),
@@ -92,6 +107,22 @@ impl Identity {
             return Err(Error::NotPermitted);
         }
         Ok(assumed)
+    }
+
+    /// Gives this thread the process's identity, whichever it has inherited.
+    fn take_back(&self) -> Result<()> {
+        let is_back =
+            set_fs_ids(self.own.uid, self.own.gid) && set_groups(&self.own.groups).is_ok();
+        if !is_back {
+            return Err(Error::NotPermitted);
+        }
+        // The change to user 0 has restored all rights but this one.
+        let now = capabilities(None).map_err(io::Error::from)?;
+        let effective = now.effective | now.permitted & CapabilitySet::SYS_RESOURCE;
+        if effective != now.effective {
+            set_capabilities(None, CapabilitySets { effective, ..now }).map_err(io::Error::from)?;
+        }
+        Ok(())
     }
 }
 
@@ -119,6 +150,7 @@ pub(super) fn write_unprivileged() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
+    IS_OWN.set(false);
     let become_writer = || -> io::Result<()> {
         let now = capabilities(None)?;
         if !set_fs_ids(WRITER, rustix::process::getegid().as_raw()) {
@@ -169,5 +201,48 @@ fn set_fs_ids(uid: u32, gid: u32) -> bool {
         libc::syscall(libc::SYS_setfsuid, uid);
         libc::syscall(libc::SYS_setfsuid, u32::MAX) == i64::from(uid)
             && libc::syscall(libc::SYS_setfsgid, u32::MAX) == i64::from(gid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{File, Permissions};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    #[test]
+    fn a_thread_that_a_writer_of_data_starts_has_its_callers_rights_only() {
+        let identity = Identity::of_process();
+        if !identity.can_switch() {
+            return weir_skip::skip("this process cannot act as other users");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (secret, made) = (dir.path().join("secret"), dir.path().join("made"));
+        File::create(&secret).unwrap().set_permissions(Permissions::from_mode(0o600)).unwrap();
+        let user = Caller::As(Cred { uid: 4711, gid: 4711, groups: vec![4711] });
+        let act = || {
+            let opened = {
+                let _as_user = identity.assume(&user).unwrap();
+                File::open(&secret).map(drop)
+            };
+            assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        };
+        let make = || {
+            let _as_own = identity.assume(&Caller::Own).unwrap();
+            let owner = File::create(&made).unwrap().metadata().unwrap().uid();
+            assert_eq!(owner, identity.own.uid);
+            std::fs::remove_file(&made).unwrap();
+        };
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                write_unprivileged();
+                std::thread::scope(|started| {
+                    started.spawn(act);
+                    started.spawn(make);
+                });
+                (act(), make())
+            });
+            writer.join().unwrap();
+        });
     }
 }

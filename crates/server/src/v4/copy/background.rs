@@ -16,8 +16,9 @@
 //! 2. A copy belongs to a client: other clients cannot query or cancel it, and it ends with the
 //!    client.
 //! 3. While it runs, the server does not delegate the destination file.
-//! 4. A copy depends on the stateids of its COPY and on its export. Before it writes a piece, it
-//!    checks that they are still valid and allow the access; with special stateids, that no share
+//! 4. A copy depends on the stateids of its COPY and on its export, which may be served with other
+//!    options meanwhile. Before it writes a piece, it checks that they are still valid and allow the
+//!    access; with special stateids, that no share
 //!    reservation denies it. A client that gets a file after this has changed waits for the write
 //!    in progress ([`Copies::quiesce`]), and the copy writes no further piece. No client waits for
 //!    a read from the source. A copy that waits for such a read repeats the check every
@@ -28,7 +29,7 @@
 
 use crate::callback::Callbacks;
 use crate::handle::{HANDLE_BYTES, Node};
-use crate::operation::copies::{Copies, Forbidden, Job};
+use crate::operation::copies::{Copies, Forbidden, Job, Requester};
 use crate::state::{ChangeGuard, ClientId, State, StateKey, Use};
 use crate::storage::write_verifier::WriteVerifier;
 use crate::v4::copy::piecewise::{Copying, Step};
@@ -58,6 +59,7 @@ pub(crate) struct CopyRequest {
     /// The destination file, and its handle.
     pub(crate) node: Node,
     pub(crate) handle: [u8; HANDLE_BYTES],
+    pub(crate) by: Requester,
     /// The uses of source and destination, each with its stateid.
     pub(crate) uses: [Use; 2],
     pub(crate) copying: Copying,
@@ -77,10 +79,12 @@ impl Background {
     /// Starts a copy. Returns its stateid.
     pub(crate) fn start(self: &Arc<Self>, request: CopyRequest) -> StateId {
         let key = self.state.lock().name_copy();
+        let CopyRequest { client, node, handle, by, uses, copying, changing } = request;
         let job = Arc::new(Job {
-            client: request.client,
-            node: request.node,
-            uses: request.uses,
+            client,
+            node,
+            by,
+            uses,
             write_lock: tokio::sync::Mutex::default(),
             telling: tokio::sync::Mutex::default(),
             copied: AtomicU64::new(0),
@@ -88,12 +92,16 @@ impl Background {
             cancel: self.stop.child_token(),
         });
         self.copies.insert(key, job.clone());
-        tokio::spawn(self.clone().run(key, job, request));
+        tokio::spawn(self.clone().run(key, job, (handle, copying, changing)));
         StateId { seqid: 1, other: key.to_wire() }
     }
 
-    async fn run(self: Arc<Self>, key: StateKey, job: Arc<Job>, request: CopyRequest) {
-        let CopyRequest { client, handle, mut copying, changing, .. } = request;
+    async fn run(
+        self: Arc<Self>,
+        key: StateKey,
+        job: Arc<Job>,
+        (handle, mut copying, changing): ([u8; HANDLE_BYTES], Copying, ChangeGuard),
+    ) {
         let verifier = self.verifier.get(copying.destination());
         let ended = loop {
             let piece = tokio::select! {
@@ -109,6 +117,8 @@ impl Background {
             if let Err(error) = self.copies.check(&job) {
                 break Err(match error {
                     Forbidden::Unexported => Error::Stale,
+                    Forbidden::ReadOnly => Error::RoFs,
+                    Forbidden::Refused => Error::Access,
                     Forbidden::State(error) => of_state(error),
                 });
             }
@@ -151,7 +161,7 @@ impl Background {
                     return;
                 }
                 tokio::select! {
-                    told = self.callbacks.call(client, op.clone(), None) => told,
+                    told = self.callbacks.call(job.client, op.clone(), None) => told,
                     // OFFLOAD_CANCEL waits for `telling`, so stop at once.
                     () = job.cancel.cancelled() => continue,
                 }

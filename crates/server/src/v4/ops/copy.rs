@@ -4,6 +4,7 @@
 //! does not ask for a synchronous copy. Any other COPY is synchronous and copies at most about
 //! [`MAX_COPY_BYTES`] of data: a short copy is legal, and the client asks for the rest.
 
+use crate::operation::copies::Requester;
 use crate::state::{ClientId, Use};
 use crate::v4::context::{Context, FileIo, Target};
 use crate::v4::copy::background::CopyRequest;
@@ -115,7 +116,8 @@ fn in_background(
     stateids: [StateId; 2],
     copying: Copying,
 ) -> Result<StateId, Error> {
-    let (from, node) = (cx.saved()?.node, cx.current()?.node);
+    let (from, to) = (cx.saved()?.node, cx.current()?);
+    let (node, caller) = (to.node, to.caller);
     let [read, written] = stateids.map(|wire| cx.stateid(wire));
     let uses = [
         Use { under: read?, node: from, access: Access::READ },
@@ -123,7 +125,9 @@ fn in_background(
     ];
     let handle = cx.services.exports.seal(node);
     let changing = cx.services.recalls.keep_undelegated(node);
-    Ok(cx.nfs.background.start(CopyRequest { client, node, handle, uses, copying, changing }))
+    let by = Requester { identity: cx.identity.clone(), address: cx.peer.addr().ip(), caller };
+    let request = CopyRequest { client, node, handle, by, uses, copying, changing };
+    Ok(cx.nfs.background.start(request))
 }
 
 pub(crate) async fn offload_status(

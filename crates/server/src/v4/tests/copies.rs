@@ -278,6 +278,36 @@ async fn a_copy_whose_state_is_gone_ends_although_its_source_hangs() {
 }
 
 #[tokio::test]
+async fn a_copy_ends_when_its_export_becomes_read_only_or_takes_its_user_for_another() {
+    let read_only = ExportOptions { read_only: true, ..ExportOptions::default() };
+    for (options, squash, outcome) in [
+        (read_only, Squash::Nobody, Error::RoFs),
+        (ExportOptions::default(), Squash::All, Error::Access),
+    ] {
+        let (f, fault) = with_faults(0).await;
+        let mut c = f.callable("client").await;
+        c.service.is_silent = true;
+        let source = c.handle_of("/x/source").await;
+        let to = c.handle_of("/x/destination").await;
+        fault.add(Rule { call: Call::Read, when: When::Always, what: What::Hold });
+        let files = [(source, StateId::ANONYMOUS), (to.clone(), StateId::ANONYMOUS)];
+        let copied = start(&mut c, &files, false).await;
+        let [name] = copied.response.callback_id[..] else { panic!("{copied:?}") };
+        while fault.held() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let mut changed = export(f.fs.cache(), "/x", options);
+        changed.options.squash = squash;
+        changed.fs = f.fs.clone();
+        f.server.set_exports(vec![changed]).unwrap();
+        fault.clear();
+        fault.release();
+        let ended = ended(&mut c, &to, name).await;
+        assert_eq!((ended.count, &ended.complete[..]), (0, &[outcome as u32][..]));
+    }
+}
+
+#[tokio::test]
 async fn an_open_gets_delay_while_a_copy_writes_to_a_hanging_store() {
     let (f, fault) = with_faults(8192).await;
     let (mut c, mut other) = (f.callable("client").await, f.client("other").await);
