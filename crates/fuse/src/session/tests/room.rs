@@ -4,6 +4,7 @@ use super::{Kernel, MOST_REPLY_BYTES};
 use crate::session::{MOST_LOCK_WAITS, MOST_REQUESTS, SPARE_BUFFERS};
 use crate::wire::abi::{self, opcode};
 use std::process::{Child, Command};
+use std::sync::Arc;
 use weir_pagecache::{Cache, Config};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
@@ -91,10 +92,16 @@ fn a_killed_thread_ends_although_there_are_no_more_buffers() {
     let others: Vec<_> = (0..SPARE_BUFFERS + 2).map(|number| write(0, number + 1)).collect();
     assert_eq!(kernel.reply(first).0, -libc::EINTR);
     store.clear();
+    // One that was about to be held may be so later.
+    let holding = Arc::downgrade(&store);
+    std::thread::spawn(move || {
+        while let Some(store) = holding.upgrade() {
+            store.release();
+            std::thread::yield_now();
+        }
+    });
     let mut answered = 0;
     while answered < others.len() {
-        // One that was about to be held is released with the next one.
-        store.release();
         match kernel.receive() {
             (0, ..) => {}
             (_, error, _) => {
