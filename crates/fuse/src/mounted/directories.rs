@@ -51,7 +51,11 @@ impl Mounted {
             at = DOT_DOT;
         }
         while at >= DOT_DOT && !page.is_full {
-            let mut ahead = self.ahead(from, &directory, id, at, &page).await?;
+            let mut ahead = match self.ahead(from, &directory, id, at, &page).await {
+                // The kernel gets what there is, whose uses of nodes are counted; the next READDIR gets the error.
+                Err(_) if !page.bytes.is_empty() => break,
+                ahead => ahead?,
+            };
             let ended = ahead.eof;
             while let Some(entry) = ahead.entries.pop_front() {
                 if !self.is_hidden(id, &entry.name) && !page.add(&entry) {

@@ -50,7 +50,7 @@ impl Mounted {
                     self.take_back(answer).await;
                     self.drop_what_may_have_changed(&request);
                 } else if let Some(granted) = answer.lock {
-                    self.keep_lock(granted);
+                    self.keep_lock(granted).await;
                 }
             }
         }

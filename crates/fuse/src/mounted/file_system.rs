@@ -117,8 +117,8 @@ pub(super) struct Granted {
     pub(super) node: u64,
     pub(super) owner: LockOwner,
     pub(super) range: LockRange,
-    /// By flock(2): it belongs to all processes that have the open file.
-    pub(super) is_flock: bool,
+    /// By flock(2), so it belongs to all processes that have the open file: how often it was released before.
+    pub(super) flock_releases: Option<u64>,
 }
 
 impl Answer {

@@ -106,6 +106,9 @@ impl Mounted {
         };
         let is_new = made.created;
         if !is_new && args.flags.cast_signed() & libc::O_TRUNC != 0 {
+            if args.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
+                self.kill_set_ids(made.attr.id).await?;
+            }
             file.truncate_async(0).await?;
         }
         let attr = if is_new { made.attr } else { file.getattr().await? };
@@ -150,9 +153,8 @@ impl Mounted {
         changed: bool,
     ) -> Result<(u64, OpenFlags), Errno> {
         let flags = flags.cast_signed();
-        // The kernel knows the end of a file only as it was: what is appended goes past its pages.
-        let appends = self.kernel_pages.is_window() && flags & libc::O_APPEND != 0;
-        let direct = flags & libc::O_DIRECT != 0 || appends;
+        let appends = flags & libc::O_APPEND != 0;
+        let direct = flags & libc::O_DIRECT != 0 || self.kernel_pages.is_window() && appends;
         let able = file.capabilities().contains(Capabilities::UNCACHED);
         let wanted = match self.settings.keeper {
             Keeper::Auto if flags & libc::O_ACCMODE != libc::O_RDONLY => Keeper::Weir,
@@ -166,14 +168,15 @@ impl Mounted {
         };
         let keeper = self.nodes.opened(node, wanted);
         let passes = !self.settings.uncached || self.kernel_pages.is_window();
-        let by_kernel = keeper == Keeper::Kernel && passes && !direct;
+        let kernel_keeps = keeper == Keeper::Kernel && passes;
+        // The kernel knows the end of a file only as it was: what is appended goes past its pages.
+        let by_kernel = kernel_keeps && !direct && !appends;
         let open = OpenFile {
             file,
             node,
             // What the kernel keeps is not kept here as well.
-            uncached: able && (self.settings.uncached || direct || by_kernel),
-            // The kernel has put the data into its own pages at the place that it names.
-            append: flags & libc::O_APPEND != 0 && !by_kernel,
+            uncached: able && (self.settings.uncached || direct || kernel_keeps),
+            append: appends,
             by_kernel,
         };
         let treated = match by_kernel {
@@ -214,9 +217,7 @@ impl Mounted {
         let slices = slices(&segments, args.offset, len);
         let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
         self.counters.moved().read(bytes);
-        if let Err(error) = device.send(unique, 0, &slices) {
-            tracing::debug!("the kernel does not take the reply to READ {unique}: {error}");
-        }
+        let _ = device.reply(unique, 0, &slices);
         Some(bytes)
     }
 
@@ -278,7 +279,7 @@ impl Mounted {
         let written = match open.file.access().contains(Access::WRITE) {
             true => self.publish(&open.file).await,
             false => {
-                if self.nodes.may_have_locks(node, owner) {
+                if self.may_have_locks(node, owner) {
                     self.write_out(&open).await;
                 }
                 Ok(())
@@ -299,7 +300,8 @@ impl Mounted {
 
     /// The last descriptor and mapping of an open file are gone.
     pub(super) async fn release(&self, node: u64, args: &ReleaseIn) -> Answered {
-        let mut owners = self.nodes.lock_owners_of(node, args.fh);
+        let owners = self.nodes.lock_owners(node, |owners| owners.of_file(args.fh));
+        let mut owners = owners.unwrap_or_default();
         if args.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
             owners.push(flock_owner(args.lock_owner));
         }

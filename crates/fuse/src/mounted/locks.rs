@@ -16,7 +16,6 @@
 
 use crate::mounted::file_system::{Answer, Answered, Granted, Mounted};
 use crate::mounted::handles::OpenFile;
-use crate::mounted::nodes::FlockEnd;
 use crate::session::pending::Reply;
 use crate::wire::abi::{self, LkIn, LkOut};
 use crate::wire::reply::Errno;
@@ -94,18 +93,18 @@ impl Mounted {
             // hide what others have written.
             self.write_out(&open).await;
             let file = self.lock_file(node, &open).await?;
-            self.nodes.note_lock(node, owner, args.fh);
+            self.nodes.lock_owners(node, |owners| owners.note(owner, args.fh));
             if is_flock {
-                let had = {
+                let may_hold = {
                     let turn = self.nodes.flock_turn(node);
                     let _turn = match &turn {
                         Some(turn) => Some(turn.lock().await),
                         None => None,
                     };
-                    self.nodes.flock_begins(node, owner, args.fh)
+                    self.nodes.lock_owners(node, |owners| owners.flock_begins(owner, args.fh))
                 };
                 has_begun = true;
-                if had {
+                if may_hold == Some(true) {
                     match file.lock(owner, lock, false).await {
                         // Two that upgrade do not wait for each other: the old lock ends first (flock(2)).
                         Err(Error::WouldBlock) => self.unlock(node, owner, LockRange::ALL).await,
@@ -123,57 +122,79 @@ impl Mounted {
         };
         if let Err(error) = taken {
             if has_begun {
-                self.end_flock(node, owner, FlockEnd::Refused).await;
+                self.end_flock(node, owner, None).await;
             }
             return Err(error);
         }
         // Again: its process may have closed the file in another thread while it waited.
-        self.nodes.note_lock(node, owner, args.fh);
+        let releases = self.nodes.lock_owners(node, |owners| match is_flock {
+            true => owners.flock_granted(owner, args.fh),
+            false => {
+                owners.note(owner, args.fh);
+                0
+            }
+        });
         self.see_others(node, &open).await;
-        let granted = Granted { node, owner, range: lock.range, is_flock };
+        let flock_releases = is_flock.then_some(releases.unwrap_or(0));
+        let granted = Granted { node, owner, range: lock.range, flock_releases };
         Ok(Answer { lock: Some(granted), ..Answer::nothing() })
     }
 
     /// A program has got the answer that it has a lock.
-    pub(super) fn keep_lock(&self, granted: Granted) {
-        if granted.is_flock {
-            self.nodes.flock_ends(granted.node, granted.owner, FlockEnd::Told);
+    pub(super) async fn keep_lock(&self, granted: Granted) {
+        if let told @ Some(_) = granted.flock_releases {
+            self.end_flock(granted.node, granted.owner, told).await;
         }
     }
 
     /// The program that asked for a lock was killed before the answer.
     pub(super) async fn take_back_lock(&self, granted: Granted) {
-        let Granted { node, owner, range, is_flock } = granted;
-        match is_flock {
-            true => self.end_flock(node, owner, FlockEnd::Untold).await,
-            false => self.unlock(node, owner, range).await,
+        let Granted { node, owner, range, flock_releases } = granted;
+        match flock_releases {
+            Some(_) => self.end_flock(node, owner, None).await,
+            None => self.unlock(node, owner, range).await,
         }
     }
 
-    /// Ends a request of flock(2) without a lock for its program.
-    async fn end_flock(&self, node: u64, owner: LockOwner, end: FlockEnd) {
+    /// Ends a request of flock(2); `told`: its program knows that it has the lock, which was released that often
+    /// before.
+    async fn end_flock(&self, node: u64, owner: LockOwner, told: Option<u64>) {
         let Some(turn) = self.nodes.flock_turn(node) else { return };
         let _turn = turn.lock().await;
-        if self.nodes.flock_ends(node, owner, end) {
+        let is_left = self.nodes.lock_owners(node, |owners| {
+            if let Some(releases) = told {
+                owners.flock_told(owner, releases);
+            }
+            owners.flock_ends(owner)
+        });
+        if is_left == Some(true) {
             self.unlock(node, owner, LockRange::ALL).await;
         }
     }
 
+    /// Whether an owner may have locks.
+    pub(super) fn may_have_locks(&self, node: u64, owner: LockOwner) -> bool {
+        self.nodes.lock_owners(node, |owners| owners.may_have_locks(owner)) == Some(true)
+    }
+
     /// Releases locks, if there are any.
     pub(super) async fn unlock(&self, node: u64, owner: LockOwner, range: LockRange) {
-        if !self.nodes.may_have_locks(node, owner) {
+        if !self.may_have_locks(node, owner) {
             return;
         }
-        if let Some(file) = self.nodes.locks(node) {
-            if let Ok(id) = self.nodes.file(node) {
-                self.fs.write_back(id).await;
-            }
-            if let Err(error) = file.unlock(owner, range).await {
-                tracing::warn!("cannot release a lock: {error}");
-            }
+        if let Ok(id) = self.nodes.file(node) {
+            self.fs.write_back(id).await;
         }
-        if range == LockRange::ALL {
-            self.nodes.note_unlocked(node, owner);
+        // Before the store releases them, so that a lock that it grants after that is not taken for released.
+        let begins = || self.nodes.lock_owners(node, |owners| owners.release_begins(owner));
+        let note = if range == LockRange::ALL { begins().flatten() } else { None };
+        if let Some(file) = self.nodes.locks(node)
+            && let Err(error) = file.unlock(owner, range).await
+        {
+            tracing::warn!("cannot release a lock: {error}");
+        }
+        if let Some(note) = note {
+            self.nodes.lock_owners(node, |owners| owners.release_ends(owner, note));
         }
     }
 

@@ -1,8 +1,8 @@
 //! A mounted file system: carries out the kernel's requests through the page cache.
 //!
 //! - `names`, `directories`, `attributes`, `files`, `locks`: the operations.
-//! - `nodes`: the kernel's numbers for files. `tmpfiles`: files without a name. `callers`: in whose name
-//!   operations run. `kernel_pages`: what the kernel keeps.
+//! - `nodes`: the kernel's numbers for files. `tmpfiles`: files without a name. `lock_owners`: whose locks a node
+//!   has. `callers`: in whose name operations run. `kernel_pages`: what the kernel keeps.
 //!
 //! 1. Every reply tells the state after the operation; what a reply hands over (a use of a node, an
 //!    open file) is taken back if the kernel does not want the reply any more.
@@ -18,6 +18,7 @@ mod file_system;
 mod files;
 mod handles;
 mod kernel_pages;
+mod lock_owners;
 mod locks;
 mod names;
 mod nodes;

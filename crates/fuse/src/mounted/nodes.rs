@@ -2,16 +2,18 @@
 //!
 //! 1. A node's number means one file as long as the mount lasts; numbers are not used again.
 //! 2. The kernel counts its uses of a node: one for each reply with an entry. The table keeps a node
-//!    until the kernel has given all of them back (FORGET), so it is as large as the kernel's own.
+//!    until the kernel has given all of them back (FORGET), so it is as large as the kernel's own; and
+//!    until its open files are closed, because another thread may carry out the FORGET before the RELEASE.
 
 use crate::mounted::file_system::Keeper;
+use crate::mounted::lock_owners::LockOwners;
 use crate::wire::abi::{ForgetOne, ROOT};
 use crate::wire::reply::Errno;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::Mutex as AsyncMutex;
-use weir_vfs::{Attr, FileId, LockOwner, OpenFile};
+use weir_vfs::{Attr, FileId, OpenFile};
 
 /// The nodes in use.
 pub(crate) struct Nodes {
@@ -47,35 +49,10 @@ struct Node {
 struct Locks {
     /// The open file of the store that holds them.
     file: Arc<dyn OpenFile>,
-    /// The owners that may have some.
-    owners: HashMap<LockOwner, Asked>,
+    owners: LockOwners,
     /// Held while a lock of flock(2) is released that no program knows of: a request of the same owner that is granted
     /// meanwhile would lose it.
     turn: Arc<AsyncMutex<()>>,
-}
-
-/// What an owner has asked for.
-#[derive(Default)]
-struct Asked {
-    /// Through which open file the last time.
-    fh: u64,
-    /// Of flock(2): requests that are not answered.
-    asking: usize,
-    /// Of flock(2): a program was told that it has the lock.
-    is_told: bool,
-    /// Of flock(2): a request was granted whose program did not learn of that.
-    is_untold: bool,
-}
-
-/// How a request for a lock of flock(2) ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FlockEnd {
-    /// It was granted, and its program knows.
-    Told,
-    /// It was granted, but its program was killed.
-    Untold,
-    /// It was not granted.
-    Refused,
 }
 
 /// The hidden name of a file without a name.
@@ -110,8 +87,15 @@ impl Node {
 }
 
 impl Table {
-    fn asked(&mut self, node: u64, owner: LockOwner) -> Option<&mut Asked> {
-        self.nodes.get_mut(&node)?.locks.as_mut()?.owners.get_mut(&owner)
+    /// Removes a node that is not used any more.
+    fn remove_unused(&mut self, number: u64) {
+        let is_unused = |node: &Node| node.lookups == 0 && node.opens == 0;
+        if number != ROOT
+            && self.nodes.get(&number).is_some_and(is_unused)
+            && let Some(node) = self.nodes.remove(&number)
+        {
+            self.numbers.remove(&node.id);
+        }
     }
 }
 
@@ -163,11 +147,7 @@ impl Nodes {
         for one in forgotten {
             let Some(node) = table.nodes.get_mut(&one.nodeid) else { continue };
             node.lookups = node.lookups.saturating_sub(one.nlookup);
-            if node.lookups == 0 && one.nodeid != ROOT {
-                let id = node.id;
-                table.nodes.remove(&one.nodeid);
-                table.numbers.remove(&id);
-            }
+            table.remove_unused(one.nodeid);
         }
     }
 
@@ -210,16 +190,18 @@ impl Nodes {
     }
 
     /// Takes back that there is one more open file.
-    pub(crate) fn not_opened(&self, node: u64) {
-        if let Some(node) = self.table.lock().nodes.get_mut(&node) {
+    pub(crate) fn not_opened(&self, number: u64) {
+        let mut table = self.table.lock();
+        if let Some(node) = table.nodes.get_mut(&number) {
             node.opens = node.opens.saturating_sub(1);
+            table.remove_unused(number);
         }
     }
 
     /// Counts one open file less.
-    pub(crate) fn closed(&self, node: u64) -> LastClose {
+    pub(crate) fn closed(&self, number: u64) -> LastClose {
         let mut table = self.table.lock();
-        let Some(node) = table.nodes.get_mut(&node) else { return LastClose::default() };
+        let Some(node) = table.nodes.get_mut(&number) else { return LastClose::default() };
         node.opens = node.opens.saturating_sub(1);
         if node.opens > 0 {
             return LastClose::default();
@@ -229,6 +211,7 @@ impl Nodes {
         if let Some(hidden) = &last.hidden {
             table.hidden.remove(hidden);
         }
+        table.remove_unused(number);
         last
     }
 
@@ -271,85 +254,67 @@ impl Nodes {
         let mut table = self.table.lock();
         match table.nodes.get_mut(&node) {
             Some(node) if node.opens > 0 => {
-                let new = || Box::new(Locks { file, owners: HashMap::new(), turn: Arc::default() });
+                let new = || {
+                    Box::new(Locks { file, owners: LockOwners::default(), turn: Arc::default() })
+                };
                 Arc::clone(&node.locks.get_or_insert_with(new).file)
             }
             _ => file,
         }
     }
 
-    /// Notes that an owner asks for a lock through an open file.
-    pub(crate) fn note_lock(&self, node: u64, owner: LockOwner, fh: u64) {
+    /// What `act` returns for the owners of the node's locks; `None` if no open file holds locks of it.
+    pub(crate) fn lock_owners<T>(
+        &self,
+        node: u64,
+        act: impl FnOnce(&mut LockOwners) -> T,
+    ) -> Option<T> {
         let mut table = self.table.lock();
-        if let Some(locks) = table.nodes.get_mut(&node).and_then(|node| node.locks.as_mut()) {
-            locks.owners.entry(owner).or_default().fh = fh;
-        }
+        let locks = table.nodes.get_mut(&node)?.locks.as_mut()?;
+        Some(act(&mut locks.owners))
     }
 
-    /// What a request of flock(2) takes before it [begins](Self::flock_begins), and while what it has is released.
+    /// Held while a request of flock(2) [begins](LockOwners::flock_begins) or ends, and while what it has is released.
     pub(crate) fn flock_turn(&self, node: u64) -> Option<Arc<AsyncMutex<()>>> {
         let table = self.table.lock();
         table.nodes.get(&node)?.locks.as_ref().map(|locks| Arc::clone(&locks.turn))
     }
 
-    /// Notes that an owner of flock(2) asks for its lock through an open file. Returns whether a program was told that
-    /// it has one.
-    pub(crate) fn flock_begins(&self, node: u64, owner: LockOwner, fh: u64) -> bool {
-        let mut table = self.table.lock();
-        let locks = table.nodes.get_mut(&node).and_then(|node| node.locks.as_mut());
-        // It may have been noted before, and unlocked since by another thread.
-        let Some(asked) = locks.map(|locks| locks.owners.entry(owner).or_default()) else {
-            return false;
-        };
-        asked.fh = fh;
-        asked.asking += 1;
-        asked.is_told
-    }
-
-    /// Notes that such a request has ended. Returns whether the owner has a lock that no program knows of, nor asks
-    /// for: it is to be released.
-    pub(crate) fn flock_ends(&self, node: u64, owner: LockOwner, end: FlockEnd) -> bool {
-        let mut table = self.table.lock();
-        let Some(asked) = table.asked(node, owner) else { return false };
-        asked.asking = asked.asking.saturating_sub(1);
-        match end {
-            FlockEnd::Told => (asked.is_told, asked.is_untold) = (true, false),
-            FlockEnd::Untold => asked.is_untold = !asked.is_told,
-            FlockEnd::Refused => {}
-        }
-        asked.is_untold && asked.asking == 0
-    }
-
-    /// Whether an owner may have locks.
-    pub(crate) fn may_have_locks(&self, node: u64, owner: LockOwner) -> bool {
-        let table = self.table.lock();
-        let locks = table.nodes.get(&node).and_then(|node| node.locks.as_ref());
-        locks.is_some_and(|locks| locks.owners.contains_key(&owner))
-    }
-
-    /// Notes that an owner has no locks any more.
-    pub(crate) fn note_unlocked(&self, node: u64, owner: LockOwner) {
-        let mut table = self.table.lock();
-        if let Some(locks) = table.nodes.get_mut(&node).and_then(|node| node.locks.as_mut()) {
-            match locks.owners.get_mut(&owner) {
-                Some(asked) if asked.asking > 0 => {
-                    (asked.is_told, asked.is_untold) = (false, false);
-                }
-                _ => _ = locks.owners.remove(&owner),
-            }
-        }
-    }
-
-    /// The owners that may have locks, and have asked for the last one through this open file.
-    pub(crate) fn lock_owners_of(&self, node: u64, fh: u64) -> Vec<LockOwner> {
-        let table = self.table.lock();
-        let locks = table.nodes.get(&node).and_then(|node| node.locks.as_ref());
-        let owners = locks.into_iter().flat_map(|locks| &locks.owners);
-        owners.filter(|(_, asked)| asked.fh == fh).map(|(&owner, _)| owner).collect()
-    }
-
     /// How many nodes there are.
     pub(crate) fn len(&self) -> usize {
         self.table.lock().nodes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::FileSystem;
+
+    #[test]
+    fn a_node_that_is_forgotten_before_its_file_is_closed_keeps_what_is_left_to_do() {
+        let root = FileId { ino: 1, generation: 0 };
+        let store = MemoryFs::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut attr = runtime.block_on(store.getattr(store.root())).unwrap();
+        attr.id = FileId { ino: 2, generation: 0 };
+        let nodes = Nodes::new(root);
+        let number = nodes.learn(&attr);
+        nodes.opened(number, Keeper::Weir);
+        let hidden = Hidden { dir: root, name: b"h".to_vec() };
+        nodes.hide(number, hidden.clone());
+        nodes.forget(&[ForgetOne { nodeid: number, nlookup: 1 }]);
+        assert_eq!(nodes.file(number), Ok(attr.id));
+        assert_eq!(nodes.closed(number).hidden, Some(hidden.clone()));
+        assert!(nodes.file(number).is_err() && !nodes.is_hidden(&hidden));
+        assert_eq!(nodes.len(), 1);
+        // In the other order.
+        let number = nodes.learn(&attr);
+        nodes.opened(number, Keeper::Weir);
+        nodes.closed(number);
+        assert_eq!(nodes.file(number), Ok(attr.id));
+        nodes.forget(&[ForgetOne { nodeid: number, nlookup: 1 }]);
+        assert_eq!(nodes.len(), 1);
     }
 }

@@ -1,12 +1,15 @@
 //! Buffers for requests: one for each thread that receives, and one for each large WRITE that is not
 //! carried out yet. Their number is bounded; without a free one, a thread waits before it receives.
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// WRITEs up to this size are copied out of the buffer.
 const SMALL: usize = 16 << 10;
+/// How long a thread waits for room before it looks after the requests that it cannot receive interrupts for.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 
 #[derive(Debug)]
 pub(crate) struct Buffers {
@@ -29,8 +32,8 @@ impl Buffers {
         Arc::new(Self { len, state, freed: Condvar::new() })
     }
 
-    /// A buffer; waits for one.
-    pub(crate) fn take(self: &Arc<Self>) -> Buffer {
+    /// A buffer; waits for one, and calls `waits` each time that it has waited for [`PATIENCE`].
+    pub(crate) fn take(self: &Arc<Self>, waits: impl Fn()) -> Buffer {
         let mut state = self.state.lock();
         let bytes = loop {
             if let Some(bytes) = state.free.pop() {
@@ -40,7 +43,9 @@ impl Buffers {
                 state.left -= 1;
                 break vec![0; self.len];
             }
-            self.freed.wait(&mut state);
+            if self.freed.wait_for(&mut state, PATIENCE).timed_out() {
+                MutexGuard::unlocked(&mut state, &waits);
+            }
         };
         Buffer { bytes, home: Arc::clone(self) }
     }
@@ -79,12 +84,12 @@ pub(crate) enum Payload {
 
 impl Payload {
     /// The bytes `range` of `buffer`: a copy if they are few, else all of the buffer, in whose place comes
-    /// another one.
-    pub(crate) fn take(buffer: &mut Buffer, range: Range<usize>) -> Self {
+    /// another one, which this [waits](Buffers::take) for.
+    pub(crate) fn take(buffer: &mut Buffer, range: Range<usize>, waits: impl Fn()) -> Self {
         if range.len() <= SMALL {
             return Self::Copied(buffer.bytes[range].to_vec());
         }
-        let other = buffer.home.take();
+        let other = buffer.home.take(waits);
         Self::Whole(std::mem::replace(buffer, other), range)
     }
 }

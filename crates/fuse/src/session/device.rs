@@ -4,6 +4,7 @@ use rustix::fs::{Mode, OFlags};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use tracing::debug;
 use zerocopy::IntoBytes;
 
 use crate::wire::abi::{self, OutHeader};
@@ -79,6 +80,22 @@ impl Device {
     fn invalidate(&self, out: abi::InvalInodeOut) {
         // The kernel may have forgotten the node, and its pages with it.
         let _ = self.send(0, abi::NOTIFY_INVAL_INODE, &[IoSlice::new(out.as_bytes())]);
+    }
+
+    /// Sends a reply. In place of one that the kernel does not take (for lack of memory, say) it gets an I/O error, or
+    /// else a thread would wait for ever.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send): nothing was handed over.
+    pub(crate) fn reply(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let sent = self.send(unique, error, parts);
+        if let Err(failed) = &sent {
+            debug!("the kernel does not take the reply to request {unique}: {failed}");
+            if failed.raw_os_error() != Some(libc::ENOENT) {
+                let _ = self.send(unique, -libc::EIO, &[]);
+            }
+        }
+        sent
     }
 
     /// Sends a reply or notification: `error` is a negative error number, or a notification's code

@@ -12,7 +12,9 @@
 //!    another one waits for the kernel, and for `MOST_WAIT` at most. Then the operation goes on as a
 //!    task of the runtime.
 //! 2. The memory of requests is bounded: `MOST_REQUESTS` in progress, and `SPARE_BUFFERS` with large
-//!    data.
+//!    data. When there is no room, the receiving threads wait for it, and receive no interrupts: meanwhile they look
+//!    for killed threads themselves.
+//! 3. Waits for locks are bounded apart: an unlock must always be received.
 
 pub(crate) mod buffers;
 pub(crate) mod counters;
@@ -23,11 +25,12 @@ pub(crate) mod pending;
 mod tests;
 
 use crate::mounted::{Keeper, Mounted, Observer, Settings};
-use crate::session::buffers::{Buffer, Buffers, Payload};
+use crate::session::buffers::{Buffer, Buffers, PATIENCE, Payload};
 use crate::session::counters::{Begun, Counters};
 use crate::session::device::Device;
 use crate::session::pending::Table;
 use crate::wire::abi::{self, InitFlags};
+use crate::wire::reply::Errno;
 use crate::wire::request::{Op, Request, unique_of};
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -40,7 +43,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 use tracing::{debug, error};
 use weir_pagecache::CachedFs;
 use weir_vfs::Capabilities;
@@ -55,7 +59,9 @@ pub(crate) const MOST_REQUEST_BYTES: usize = MOST_BYTES + ARGUMENT_BYTES;
 /// Buffers for WRITEs that wait.
 const SPARE_BUFFERS: usize = 32;
 /// Requests in progress at a time.
-const MOST_REQUESTS: usize = 4096;
+const MOST_REQUESTS: usize = if cfg!(test) { 64 } else { 4096 };
+/// Waits for locks at a time.
+const MOST_LOCK_WAITS: usize = if cfg!(test) { 32 } else { 4096 };
 /// Requests that the kernel makes ahead (read-ahead, asynchronous I/O) at a time.
 const MOST_BACKGROUND: u16 = 64;
 /// How long a receiving thread waits for one operation.
@@ -99,18 +105,19 @@ impl Session {
         let device = Arc::new(Device::new(device));
         let threads = threads.max(2);
         let buffers = Buffers::new(MOST_REQUEST_BYTES, threads + SPARE_BUFFERS);
-        negotiate(&device, &mut buffers.take(), &fs, &settings)?;
+        negotiate(&device, &mut buffers.take(|| {}), &fs, &settings)?;
         let mounted = Arc::new(Mounted::new(fs, settings, Arc::clone(&device), observer)?);
         let receiver = Receiver {
             device,
             mounted: Arc::clone(&mounted),
             table: Arc::default(),
             permits: Arc::new(Semaphore::new(MOST_REQUESTS)),
+            lock_waits: Arc::new(Semaphore::new(MOST_LOCK_WAITS)),
             receiving: Arc::default(),
             runtime,
         };
         let start = |number| {
-            let (receiver, buffer) = (receiver.clone(), buffers.take());
+            let (receiver, buffer) = (receiver.clone(), buffers.take(|| {}));
             let name = format!("weir-fuse-{number}");
             std::thread::Builder::new().name(name).spawn(move || receiver.run(buffer))
         };
@@ -231,6 +238,7 @@ struct Receiver {
     mounted: Arc<Mounted>,
     table: Arc<Table>,
     permits: Arc<Semaphore>,
+    lock_waits: Arc<Semaphore>,
     /// Threads that wait for the kernel.
     receiving: Arc<AtomicUsize>,
     runtime: Handle,
@@ -302,16 +310,21 @@ impl Receiver {
         let (is_flush, unique) = (matches!(request.op, Op::Flush { .. }), request.unique);
         let reply = self.table.enter(&self.device, request.unique, request.from, waits_for_lock);
         let data = match &request.op {
-            Op::Write { data, .. } => Some(Payload::take(buffer, data.clone())),
+            Op::Write { data, .. } => {
+                Some(Payload::take(buffer, data.clone(), || self.table.end_killed()))
+            }
             _ => None,
         };
-        let (mounted, permits) = (Arc::clone(&self.mounted), Arc::clone(&self.permits));
-        let Ok(permit) = permits
-            .try_acquire_owned()
-            .or_else(|_| self.runtime.block_on(Arc::clone(&self.permits).acquire_owned()))
-        else {
+        let permit = match waits_for_lock {
+            true => Arc::clone(&self.lock_waits).try_acquire_owned().ok(),
+            false => self.permit(),
+        };
+        let Some(permit) = permit else {
+            self.mounted.counters.failed(&begun);
+            let _ = reply.fail(Errno(libc::ENOLCK));
             return;
         };
+        let mounted = Arc::clone(&self.mounted);
         let goes_on = self.drive(waker, async move {
             mounted.serve(request, data, reply, begun).await;
             drop(permit);
@@ -321,6 +334,20 @@ impl Receiver {
             && let Some(pending) = self.table.find(unique)
         {
             self.runtime.spawn(pending.end_with_thread());
+        }
+    }
+
+    /// Room for a request; waits for it.
+    fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        loop {
+            if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+                return Some(permit);
+            }
+            let permit = Arc::clone(&self.permits).acquire_owned();
+            match self.runtime.block_on(async { timeout(PATIENCE, permit).await }) {
+                Ok(permit) => return permit.ok(),
+                Err(_) => self.table.end_killed(),
+            }
         }
     }
 

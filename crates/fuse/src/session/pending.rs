@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tracing::debug;
 
 /// How long a thread with a signal waits if the signal may or may not be deadly.
 const UNKNOWN_THREAD_WAITS: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5000 });
@@ -83,6 +82,15 @@ impl Table {
         Reply { pending, table: Arc::clone(self) }
     }
 
+    /// Answers the requests of threads that are killed: while all receiving threads wait for room, the kernel's
+    /// interrupts are not received.
+    pub(crate) fn end_killed(&self) {
+        for shard in &self.shards {
+            let pending: Vec<_> = shard.lock().values().cloned().collect();
+            pending.iter().filter(|one| one.is_of_killed_thread()).for_each(|one| one.give_up());
+        }
+    }
+
     /// The unanswered request with this number.
     pub(crate) fn find(&self, unique: u64) -> Option<Arc<Pending>> {
         self.shard(unique).lock().get(&unique).cloned()
@@ -95,10 +103,7 @@ impl Pending {
         if self.answered.swap(true, Ordering::AcqRel) {
             return Err(Unwanted);
         }
-        self.device.send(self.unique, error, parts).map_err(|error| {
-            debug!("the kernel does not take the reply to request {}: {error}", self.unique);
-            Unwanted
-        })
+        self.device.reply(self.unique, error, parts).map_err(|_| Unwanted)
     }
 
     /// Its thread got a signal. Ends its wait for a lock. Otherwise answers only if the thread is
@@ -141,6 +146,12 @@ impl Pending {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+
+    /// Whether its thread is known to be killed.
+    fn is_of_killed_thread(&self) -> bool {
+        let pid = self.from.pid;
+        pid != 0 && (is_killed(pid) == Some(true) || Ending::of(pid) == Ending::BySignal)
     }
 
     fn give_up(&self) {

@@ -1,11 +1,12 @@
 //! A session whose kernel is this test: a socket in place of the device.
 
 mod locks;
+mod room;
 
-use crate::mounted::Settings;
+use crate::mounted::{Keeper, Settings};
 use crate::session::Session;
 use crate::wire::abi::{self, InHeader, OutHeader, opcode};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_send_buffer_size, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
@@ -18,6 +19,9 @@ use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{Error, FileSystem};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Longer replies are not taken.
+const MOST_REPLY_BYTES: usize = 200 << 10;
 
 /// The kernel's side.
 struct Kernel {
@@ -34,12 +38,18 @@ impl Kernel {
     }
 
     fn start_over(store: Arc<dyn FileSystem>) -> Self {
+        Self::start_with(store, Settings::default())
+    }
+
+    fn start_with(store: Arc<dyn FileSystem>, settings: Settings) -> Self {
         let pair =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (socket, device) = pair.unwrap();
         // A reply that does not come fails the test.
         let patience = Some(Duration::from_secs(60));
         set_socket_timeout(&socket, Timeout::Recv, patience).unwrap();
+        // Of which the system makes twice as much.
+        set_socket_send_buffer_size(&device, MOST_REPLY_BYTES / 2).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -51,7 +61,7 @@ impl Kernel {
         let init = abi::InitIn { major: 7, minor: 40, flags: u32::MAX, ..Default::default() };
         let number = kernel.ask(opcode::INIT, 0, &[init.as_bytes()]);
         let handle = kernel._runtime.handle().clone();
-        kernel.session = Some(Session::start(device, fs, Settings::default(), 2, handle).unwrap());
+        kernel.session = Some(Session::start(device, fs, settings, 2, handle).unwrap());
         let (error, reply) = kernel.reply(number);
         assert_eq!(error, 0);
         let out = abi::InitOut::read_from_bytes(&reply).unwrap();
@@ -61,11 +71,16 @@ impl Kernel {
 
     /// Sends a request; returns its number.
     fn ask(&mut self, opcode: u32, nodeid: u64, arguments: &[&[u8]]) -> u64 {
+        self.ask_as(0, opcode, nodeid, arguments)
+    }
+
+    /// Sends a request of a thread; returns its number.
+    fn ask_as(&mut self, pid: u32, opcode: u32, nodeid: u64, arguments: &[&[u8]]) -> u64 {
         let unique = self.next;
         self.next += 2;
         let arguments = arguments.concat();
         let len = (size_of::<InHeader>() + arguments.len()) as u32;
-        let header = InHeader { len, opcode, unique, nodeid, ..Default::default() };
+        let header = InHeader { len, opcode, unique, nodeid, pid, ..Default::default() };
         let bytes = [header.as_bytes(), &arguments].concat();
         assert_eq!(send(&self.socket, &bytes, SendFlags::empty()).unwrap(), bytes.len());
         unique
@@ -160,7 +175,9 @@ fn data_of_any_size_is_written_and_read() {
 #[test]
 fn a_node_lives_until_the_kernel_has_forgotten_all_uses() {
     let mut kernel = Kernel::start();
-    let (node, _) = kernel.create(b"f");
+    let (node, fh) = kernel.create(b"f");
+    let release = abi::ReleaseIn { fh, ..Default::default() };
+    assert_eq!(kernel.call(opcode::RELEASE, node, &[release.as_bytes()]).0, 0);
     let again: abi::EntryOut = kernel.ok(opcode::LOOKUP, abi::ROOT, &[b"f\0"]);
     assert_eq!(again.nodeid, node);
     let forget = |kernel: &mut Kernel, nlookup| {
@@ -225,6 +242,63 @@ fn listings_of_any_reply_size_have_every_name_once() {
             names.sort();
             assert_eq!(names, made, "replies of {size} bytes");
         }
+    }
+}
+
+#[test]
+fn a_listing_that_fails_midway_gives_what_was_read() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let mut kernel = Kernel::start_over(store.clone());
+    for number in 0..40 {
+        kernel.create(format!("name-{number:03}").as_bytes());
+    }
+    let open = abi::OpenIn::default();
+    let fh = kernel.ok::<abi::OpenOut>(opcode::OPENDIR, abi::ROOT, &[open.as_bytes()]).fh;
+    // A reply of this size takes two requests to the store.
+    let args = abi::ReadIn { fh, size: 4096, ..Default::default() };
+    store.add(Rule { call: Call::Readdir, when: When::Nth(1), what: What::Fail(Error::Io) });
+    let (error, page) = kernel.call(opcode::READDIRPLUS, abi::ROOT, &[args.as_bytes()]);
+    assert_eq!((error, store.injected()), (0, 1));
+    // Of all of them, the kernel has got the uses of the nodes.
+    const ENTRY: usize = size_of::<abi::EntryOut>() + size_of::<abi::Dirent>() + 8;
+    assert!(page.len() > 16 * ENTRY && page.len().is_multiple_of(ENTRY), "{}", page.len());
+    let last = &page[page.len() - ENTRY + size_of::<abi::EntryOut>()..];
+    let offset = abi::Dirent::read_from_prefix(last).unwrap().0.off;
+    let args = abi::ReadIn { offset, ..args };
+    let (error, rest) = kernel.call(opcode::READDIRPLUS, abi::ROOT, &[args.as_bytes()]);
+    assert_eq!((error, (page.len() + rest.len()) / ENTRY), (0, 42));
+}
+
+#[test]
+fn a_file_that_is_truncated_by_its_creation_loses_its_set_id_bits() {
+    let mut kernel = Kernel::start();
+    let (node, _) = kernel.create(b"f");
+    let mode =
+        abi::SetattrIn { valid: abi::Fattr::MODE.bits(), mode: 0o4755, ..Default::default() };
+    assert_eq!(kernel.call(opcode::SETATTR, node, &[mode.as_bytes()]).0, 0);
+    for (open_flags, mode) in [(0, 0o4755), (abi::OPEN_KILL_SUIDGID, 0o755)] {
+        let flags = (libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC).cast_unsigned();
+        let args = abi::CreateIn { flags, open_flags, ..Default::default() };
+        let entry: abi::EntryOut = kernel.ok(opcode::CREATE, abi::ROOT, &[args.as_bytes(), b"f\0"]);
+        assert_eq!((entry.nodeid, entry.attr.mode & 0o7777), (node, mode));
+    }
+}
+
+/// The kernel names the end as it knows it; programs beside the mount may have moved it.
+#[test]
+fn what_is_appended_goes_to_the_end_whichever_cache_keeps_the_file() {
+    for keeper in [Keeper::Weir, Keeper::Kernel, Keeper::Auto, Keeper::Window(1 << 20)] {
+        let settings = Settings { keeper, ..Settings::default() };
+        let mut kernel = Kernel::start_with(MemoryFs::new(), settings);
+        let (node, fh) = kernel.create(b"f");
+        assert_eq!(kernel.write(node, fh, 0, b"before"), 6);
+        let flags = (libc::O_WRONLY | libc::O_APPEND).cast_unsigned();
+        let open = abi::OpenIn { flags, ..Default::default() };
+        let appending = kernel.ok::<abi::OpenOut>(opcode::OPEN, node, &[open.as_bytes()]).fh;
+        let args = abi::WriteIn { fh: appending, size: 5, flags, ..Default::default() };
+        let out: abi::WriteOut = kernel.ok(opcode::WRITE, node, &[args.as_bytes(), b"after"]);
+        assert_eq!(out.size, 5);
+        assert_eq!(kernel.read(node, fh, 0, 100), b"beforeafter", "{keeper:?}");
     }
 }
 

@@ -18,23 +18,14 @@ impl CachedFs {
         dir: FileId,
         file: &WholeFile,
     ) -> Result<Option<Attr>> {
-        let attr = match file.replaced.filter(|&replaced| self.shared.live(replaced).is_some()) {
-            None => {
-                let attr = self.store().put_whole(caller, dir, file).await?;
-                // It may have been opened meanwhile.
-                if let (Some(replaced), Some(_)) = (file.replaced, &attr)
-                    && self.shared.live(replaced).is_some()
-                {
-                    self.shared.lost_name(self.store().count_names(replaced).await);
-                }
-                attr
-            }
+        let attr = match file.replaced {
+            None => self.store().put_whole(caller, dir, file).await?,
             Some(replaced) => self.replace_whole(caller, dir, (file, replaced)).await?,
         };
         Ok(attr.map(|attr| self.shared.overlaid(attr)))
     }
 
-    /// [`put_whole`](Self::put_whole) over a file of which the cache may have pages.
+    /// [`put_whole`](Self::put_whole) over a file of which the cache may have pages, or that is opened meanwhile.
     async fn replace_whole(
         &self,
         caller: &Caller,
@@ -44,7 +35,8 @@ impl CachedFs {
         let (shared, caller, file) = (self.shared.clone(), caller.clone(), file.clone());
         let work = async move {
             let attr = shared.store.put_whole(&caller, dir, &file).await?;
-            if attr.is_some() {
+            // Looked for afterwards: it may have been opened meanwhile.
+            if attr.is_some() && shared.live(replaced).is_some() {
                 shared.lost_name(shared.store.count_names(replaced).await);
             }
             Ok(attr)
@@ -66,5 +58,76 @@ impl CachedFs {
             return Ok(None);
         }
         self.store().get_whole(caller, request).await
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::testing::{Rig, poll_once};
+    use crate::{Cache, Config};
+    use async_trait::async_trait;
+    use std::sync::Arc;
+    use std::thread::yield_now;
+    use weir_stores::fault::{Call, Fault, What};
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::{
+        Attr, Caller, CreateMode, FileId, FileSystem, FileSystemDecorator, IoFlags, RenameFlags,
+        Result, SetAttr, WholeFile,
+    };
+
+    /// A store that writes files whole: empty ones, which it syncs before they get their names.
+    struct Putting(Arc<Fault>);
+
+    #[async_trait]
+    impl FileSystemDecorator for Putting {
+        fn below(&self) -> &dyn FileSystem {
+            &*self.0
+        }
+
+        async fn put_whole(
+            &self,
+            caller: &Caller,
+            dir: FileId,
+            file: &WholeFile,
+        ) -> Result<Option<Attr>> {
+            let (temporary, name) = (dir.entry(&file.temporary), dir.entry(&file.name));
+            let new = SetAttr::default();
+            let made = self.0.create(caller, temporary.with(&new), CreateMode::MustBeNew).await?;
+            self.0.sync_node(made.attr.id).await?;
+            self.0.rename(caller, temporary, name, RenameFlags::Replace).await?;
+            Ok(Some(made.attr))
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_opened_while_it_is_replaced_loses_its_pages_although_the_caller_goes_away() {
+        let store = Fault::over(MemoryFs::new(), 1);
+        let fs = Cache::new(Config::default()).unwrap().mount(Arc::new(Putting(store.clone())));
+        let rig = Rig { store, fs };
+        let id = rig.make("f");
+        let new = WholeFile {
+            temporary: b"new".to_vec(),
+            name: b"f".to_vec(),
+            replaced: Some(id),
+            data: Vec::new(),
+            size: 0,
+            mode: 0o644,
+            owner: None,
+            times: None,
+        };
+        rig.always(Call::SyncNode, What::Hold);
+        let mut put = Box::pin(rig.fs.put_whole(&Caller::Own, rig.fs.root(), &new));
+        assert!(poll_once(&mut put).is_pending());
+        let file = rig.open(id);
+        file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
+        drop(file);
+        drop(put);
+        rig.store.clear();
+        rig.store.release();
+        while rig.fs.residency(id).is_some() {
+            yield_now();
+        }
+        rig.until_clean();
+        assert!(pollster::block_on(rig.fs.getattr(id)).is_err(), "the store has replaced it");
     }
 }

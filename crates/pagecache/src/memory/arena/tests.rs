@@ -126,6 +126,26 @@ fn frames_have_memory_before_their_first_use_and_after_it_was_released() {
 
 #[test]
 #[cfg(not(miri))]
+fn memory_beyond_the_limit_is_less_than_a_huge_page() {
+    use crate::memory::frame_bitmap::COMMIT;
+    const FRAMES: u32 = 16 * COMMIT;
+    let size = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+    let huge = size.ok().and_then(|size| size.trim().parse::<usize>().ok()).unwrap_or(2 << 20);
+    let huge_frames = (huge / PAGE_SIZE) as u32;
+    // Somewhere within a huge page.
+    let limit = 3 * COMMIT + 5;
+    let arena = Arc::new(Arena::new(limit, FRAMES).unwrap());
+    // Of several files.
+    let mut used: Vec<_> = (0..limit).map_while(|_| arena.take(1, 1)).collect();
+    assert_eq!(used.len() as u32, limit);
+    while arena.commit_ahead() {}
+    used.iter_mut().for_each(|frame| frame.write(0, 0, b"used"));
+    assert!(!with_memory(&arena, 0..limit).contains(&false));
+    assert!(!with_memory(&arena, limit + huge_frames - 1..FRAMES).contains(&true));
+}
+
+#[test]
+#[cfg(not(miri))]
 fn a_system_that_commits_no_memory_ahead_is_asked_once_for_each_part() {
     use crate::memory::frame_bitmap::COMMIT;
     let arena = Arc::new(Arena::new(4 * COMMIT, 4 * COMMIT).unwrap());

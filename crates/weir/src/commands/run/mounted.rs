@@ -6,8 +6,7 @@
 
 use super::child::{Signals, start};
 use super::options::{Args, Engine};
-use super::report::Ran;
-use super::report::{Watch, Work};
+use super::report::{Ran, Run, Watch, Work};
 use crate::commands::guard::Guard;
 use crate::commands::{LAST_CALLS, descriptors, in_place, runtime};
 use crate::output::complain;
@@ -19,7 +18,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinSet};
 use weir_fuse::namespace::can_open_device;
-use weir_fuse::{Keeper, Observer, Session, Settings};
+use weir_fuse::{Keeper, Moved, Observer, Session, Settings};
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::local::{LocalFs, LocalOptions};
 use weir_tools::failure::{Asked, Failure, Result};
@@ -71,7 +70,7 @@ struct Served {
     cache: Cache,
     settings: Settings,
     watch: Option<Arc<Watch>>,
-    sessions: Vec<(CachedFs, Session)>,
+    sessions: Vec<(PathBuf, CachedFs, Session)>,
     /// Runs as soon as there is a session.
     guard: Option<Guard>,
 }
@@ -130,39 +129,77 @@ async fn serve(
              allow them (kernel.unprivileged_userns_clone, user.max_user_namespaces, AppArmor)",
         )));
     }
-    for failure in end.failures() {
-        if status.success() {
-            return Err(failure);
-        }
-        complain(&failure);
-    }
     let work = Work::Served { read_bytes: end.read_bytes, written_bytes: end.written_bytes };
-    Ok(Ok((status, work)))
+    Ok(Ok(Run { status, work, failures: end.failures() }))
 }
 
 /// How the service ended.
+#[derive(Default)]
 struct End {
     /// Some of the files could not be served to the end, which was reported.
     is_lost: bool,
-    written: weir_vfs::Result<()>,
+    /// The directories to which not all could be written.
+    unwritten: Vec<(PathBuf, weir_vfs::Error)>,
     read_bytes: u64,
     written_bytes: u64,
 }
 
 impl End {
-    fn failures(&self) -> impl Iterator<Item = Failure> {
+    fn failures(&self) -> Vec<Failure> {
         let lost =
             || Failure::new("run the command to its end", "its files could not be served any more");
-        let written = self.written.err();
-        let asked = "write out what the command wrote";
-        self.is_lost.then(lost).into_iter().chain(written.map(|error| Failure::of(asked, error)))
+        let unwritten = self.unwritten.iter().map(|(dir, error)| {
+            Failure::of(format!("write out what the command wrote to {}", dir.display()), *error)
+        });
+        self.is_lost.then(lost).into_iter().chain(unwritten).collect()
     }
+}
+
+/// A directory that is not served any more, and what is left to do for it.
+struct Waited<U> {
+    dir: PathBuf,
+    ended: std::io::Result<()>,
+    moved: Moved,
+    /// Writes out what is left.
+    unmount: U,
+}
+
+/// Waits for all directories. Those whose service ended are written out while others are served; `lost` is called when
+/// one could not be served to the end.
+async fn ended<U>(mut waiting: JoinSet<Waited<U>>, mut lost: impl FnMut()) -> End
+where
+    U: Future<Output = weir_vfs::Result<()>> + Send + 'static,
+{
+    let mut end = End::default();
+    let mut writing = JoinSet::new();
+    while let Some(waited) = waiting.join_next().await {
+        let Ok(Waited { dir, ended, moved, unmount }) = waited else {
+            end.is_lost = true;
+            continue;
+        };
+        if let Err(error) = ended {
+            let asked = format!("serve the command's files in {}", dir.display());
+            complain(&Failure::new(asked, error.to_string()));
+            end.is_lost = true;
+            lost();
+        }
+        end.read_bytes += moved.read_bytes;
+        end.written_bytes += moved.written_bytes;
+        writing.spawn(async move { (dir, unmount.await) });
+    }
+    while let Some(written) = writing.join_next().await {
+        match written {
+            Ok((dir, written)) => end.unwritten.extend(written.err().map(|error| (dir, error))),
+            Err(_) => end.is_lost = true,
+        }
+    }
+    end
 }
 
 impl Served {
     /// Serves a directory.
     fn add(&mut self, path: PathBuf, connection: std::os::fd::OwnedFd) -> Result<(), String> {
-        let store = opened(path)?;
+        let store = opened(path.clone())?;
         let observer =
             self.watch.clone().map(|watch| -> Arc<dyn Observer> { watch.of(store.clone()) });
         let fs = self.cache.mount(store);
@@ -177,35 +214,26 @@ impl Served {
             Handle::current(),
             observer,
         );
-        self.sessions.push((fs, session.map_err(|error| error.to_string())?));
+        self.sessions.push((path, fs, session.map_err(|error| error.to_string())?));
         Ok(())
     }
 
     /// Serves until no process uses the files, or they cannot be served any more. Writes out what is left.
     async fn end(self) -> End {
         let Self { sessions, mut guard, .. } = self;
-        let mut end = End { is_lost: false, written: Ok(()), read_bytes: 0, written_bytes: 0 };
         let mut waiting = JoinSet::new();
-        for (fs, session) in sessions {
+        for (dir, fs, session) in sessions {
             let counters = session.counters();
-            waiting.spawn_blocking(move || (session.wait(), counters, fs));
+            waiting.spawn_blocking(move || {
+                let ended = session.wait().map(drop);
+                let data = counters.data();
+                let (read_bytes, written_bytes) = (data.read_bytes, data.written_bytes);
+                let unmount = async move { fs.unmount().await };
+                Waited { dir, ended, moved: Moved { read_bytes, written_bytes }, unmount }
+            });
         }
-        while let Some(ended) = waiting.join_next().await {
-            let Ok((ended, counters, fs)) = ended else {
-                end.is_lost = true;
-                continue;
-            };
-            if let Err(error) = ended {
-                complain(&Failure::new("serve the command's files", error.to_string()));
-                end.is_lost = true;
-                // Not dismissed: it answers requests from now on, as if this process had been killed.
-                guard = None;
-            }
-            let moved = counters.data();
-            end.read_bytes += moved.read_bytes;
-            end.written_bytes += moved.written_bytes;
-            end.written = end.written.and(fs.unmount().await);
-        }
+        // The guard is not dismissed: it answers requests from now on, as if this process had been killed.
+        let end = ended(waiting, || guard = None).await;
         if let Some(guard) = guard {
             guard.dismiss();
         }
@@ -222,5 +250,50 @@ fn opened(path: PathBuf) -> Result<Arc<LocalFs>, String> {
     match receive.recv_timeout(OPEN_LIMIT) {
         Ok(opened) => opened.map_err(|error| error.to_string()),
         Err(_) => Err("its server does not answer".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::oneshot;
+    use weir_vfs::Error;
+
+    #[test]
+    fn each_failure_is_reported_and_none_waits_for_a_write_out() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (tell, told) = oneshot::channel();
+        let end = runtime.block_on(async {
+            let moved = Moved { read_bytes: 1, written_bytes: 2 };
+            let mut waiting = JoinSet::new();
+            let mut told = Some(told);
+            for (dir, lost, error) in [
+                ("/a", false, Some(Error::NoSpace)),
+                ("/b", true, Some(Error::Io)),
+                ("/c", false, None),
+            ] {
+                let told = told.take();
+                let ended = if lost { Err(std::io::Error::other("broken")) } else { Ok(()) };
+                // The first directory is written out when the loss of the second one is known.
+                let unmount = async move {
+                    if let Some(told) = told {
+                        told.await.unwrap();
+                    }
+                    error.map_or(Ok(()), Err)
+                };
+                waiting.spawn(async move { Waited { dir: dir.into(), ended, moved, unmount } });
+            }
+            let mut tell = Some(tell);
+            let lost = || tell.take().unwrap().send(()).unwrap();
+            let waits = ended(waiting, lost);
+            tokio::time::timeout(Duration::from_secs(60), waits).await.expect("stuck")
+        });
+        assert_eq!((end.read_bytes, end.written_bytes), (3, 6));
+        let mut said: Vec<_> = end.failures().iter().map(ToString::to_string).collect();
+        said.sort();
+        assert_eq!(said.len(), 3, "{said:?}");
+        assert!(said[0].starts_with("cannot run the command to its end"), "{said:?}");
+        assert!(said[1].starts_with("cannot write out what the command wrote to /a"), "{said:?}");
+        assert!(said[2].starts_with("cannot write out what the command wrote to /b"), "{said:?}");
     }
 }

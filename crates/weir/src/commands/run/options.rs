@@ -73,7 +73,8 @@ Where a container refuses that, the engine `watch` runs the command: it sees whi
 cached before, when they exceed --budget, and at the end. It sees up to some hundred files at a time.
 
 The exit code is 125 if the command could not be run this way, 126 if it cannot be \
-executed, 127 if it is not found.")]
+executed, 127 if it is not found. It is not 0 if the command's files could not be served or watched to the end, or \
+what it wrote could not be written out.")]
 pub(crate) struct Args {
     /// A directory whose files the command reaches through Weir; may be repeated [default: all]
     #[arg(long, value_name = "DIR")]

@@ -2,13 +2,11 @@
 
 use super::options::{Args, Engine, NOT_EXECUTED, NOT_FOUND, NOT_RUN};
 use super::plain::Comparison;
-use super::report::Ran;
-use super::report::{Report, Since, Watch};
+use super::report::{Ran, Report, Run, Since, Watch};
 use super::{mounted, watched};
 use crate::ended::Ended;
 use crate::output::{complain, say};
 use std::path::PathBuf;
-use std::process::ExitStatus;
 use std::sync::Arc;
 use weir_tools::failure::{Asked, Result};
 use weir_tools::memory::check_budget;
@@ -24,36 +22,39 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
     let comparison = args.compare.then(Comparison::new).transpose()?;
     let since = Since::now();
     let (engine, ran) = first_that_goes(args, &paths, watch.as_ref())?;
-    let (status, work) = match ran {
-        Ok(ran) => ran,
+    let run = match ran {
+        Ok(run) => run,
         Err(failure) => {
             complain(&failure);
             return Ok(Ended::With(NOT_RUN));
         }
     };
+    run.failures.iter().for_each(complain);
     if let Some(watch) = watch {
-        let mut report = Report::new(engine, &watch, work, since.cost());
+        let mut report = Report::new(engine, &watch, &run, since.cost());
         match comparison {
-            Some(comparison) if is_comparable(status) => match comparison.run(&args.command) {
+            Some(comparison) if is_comparable(&run) => match comparison.run(&args.command) {
                 Ok(plain) => report.compare(&plain, &watch),
                 Err(failure) => complain(&failure),
             },
             // In the JSON, `plain` is missing.
             Some(_) if !args.json.wanted() => {
                 say(
-                    "weir: not compared, because the command was ended by a signal, or could not be executed",
+                    "weir: not compared, because of the failures above, or because the command was ended by a \
+                     signal or could not be executed",
                 );
             }
             _ => {}
         }
         report.print(args.json.wanted())?;
     }
-    Ok(Ended::of(status))
+    Ok(run.ended())
 }
 
-/// Whether the command ran, and ended by itself.
-fn is_comparable(status: ExitStatus) -> bool {
-    status.code().is_some_and(|code| ![NOT_EXECUTED, NOT_FOUND].map(i32::from).contains(&code))
+/// Whether the command ran to its end, and ended by itself.
+fn is_comparable(run: &Run) -> bool {
+    let ran = |code| ![NOT_EXECUTED, NOT_FOUND].map(i32::from).contains(&code);
+    run.failures.is_empty() && run.status.code().is_some_and(ran)
 }
 
 /// Runs the command with the engine asked for; by default, with the first one that is possible here.

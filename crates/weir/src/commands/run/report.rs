@@ -2,7 +2,7 @@
 
 use super::options::Engine;
 use super::plain::Plain;
-use crate::ended::exit_code;
+use crate::ended::{Ended, exit_code};
 use crate::output::say;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -79,8 +79,26 @@ fn in_kernel(path: &Path) -> Option<u64> {
     resident_in_layers(&file, file.metadata().ok()?.len())
 }
 
-/// How a command ended and what was done for it; or why the engine could not run it.
-pub(super) type Ran = std::result::Result<(ExitStatus, Work), Failure>;
+/// A run; or why the engine could not run the command.
+pub(super) type Ran = std::result::Result<Run, Failure>;
+
+/// A command that has run.
+pub(super) struct Run {
+    pub(super) status: ExitStatus,
+    pub(super) work: Work,
+    /// What was not done for it; empty if its files were served or watched to the end, and written out.
+    pub(super) failures: Vec<Failure>,
+}
+
+impl Run {
+    /// How it ended; never well if there are failures.
+    pub(super) fn ended(&self) -> Ended {
+        match self.status.success() && !self.failures.is_empty() {
+            true => Ended::Failed,
+            false => Ended::of(self.status),
+        }
+    }
+}
 
 /// What an engine did.
 pub(super) enum Work {
@@ -143,6 +161,7 @@ fn cpu_time() -> Duration {
 #[derive(Serialize)]
 pub(super) struct Report {
     engine: &'static str,
+    complete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     read_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -161,10 +180,11 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(engine: Engine, watch: &Watch, work: Work, cost: Cost) -> Self {
+    pub(super) fn new(engine: Engine, watch: &Watch, run: &Run, cost: Cost) -> Self {
         let before = watch.before.lock();
         let mut report = Self {
             engine: engine.name(),
+            complete: run.failures.is_empty(),
             read_bytes: None,
             written_bytes: None,
             evicted_bytes: None,
@@ -175,7 +195,7 @@ impl Report {
             cost,
             plain: None,
         };
-        match work {
+        match run.work {
             Work::Served { read_bytes, written_bytes } => {
                 (report.read_bytes, report.written_bytes) = (Some(read_bytes), Some(written_bytes));
             }
@@ -219,6 +239,9 @@ impl Report {
             size_text(self.kernel_cache_bytes_before),
             size_text(self.kernel_cache_bytes_after),
         ));
+        if !self.complete {
+            say("these figures are not complete: see the failures above");
+        }
         if let Some(unseen @ 1..) = unseen {
             say(format_args!("{unseen} opens could not be watched"));
         }
@@ -233,5 +256,31 @@ impl Report {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn a_run_with_failures_never_ends_well_and_its_report_says_so() {
+        let work = || Work::Watched { evicted_bytes: 0, unseen_opens: 0 };
+        let run = |code: i32, failures: &[Failure]| Run {
+            status: ExitStatus::from_raw(code << 8),
+            work: work(),
+            failures: failures.to_vec(),
+        };
+        let failures = [Failure::new("watch the command's files", "no")];
+        assert!(matches!(run(0, &[]).ended(), Ended::With(0)));
+        assert!(matches!(run(7, &[]).ended(), Ended::With(7)));
+        assert!(matches!(run(0, &failures).ended(), Ended::Failed));
+        assert!(matches!(run(7, &failures).ended(), Ended::With(7)));
+        for (failures, complete) in [(&failures[..], false), (&failures[..0], true)] {
+            let run = run(0, failures);
+            let report = Report::new(Engine::Watch, &Watch::default(), &run, Since::now().cost());
+            assert_eq!(serde_json::to_value(&report).unwrap()["complete"], complete);
+        }
     }
 }

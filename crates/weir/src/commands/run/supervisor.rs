@@ -33,7 +33,7 @@ const MOST_ROUND: Duration = Duration::from_secs(2);
 
 /// The running threads.
 pub(super) struct Supervisor {
-    receiver: JoinHandle<()>,
+    receiver: JoinHandle<io::Result<()>>,
     rounds: JoinHandle<()>,
     lookers: Vec<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
@@ -66,9 +66,12 @@ impl Supervisor {
     }
 
     /// Waits until the last process of the command has ended.
-    pub(super) fn wait(self) {
-        // A thread that panicked has said so.
-        let _ = self.receiver.join();
+    ///
+    /// # Errors
+    /// Opens are received no more, so later ones have failed.
+    pub(super) fn wait(self) -> io::Result<()> {
+        let panicked = |_| Err(io::Error::other("a thread panicked"));
+        let received = self.receiver.join().unwrap_or_else(panicked);
         // The lookers end with the queue, but a look may hang.
         let since = Instant::now();
         while self.lookers.iter().any(|thread| !thread.is_finished()) && since.elapsed() < MOST_WAIT
@@ -78,14 +81,22 @@ impl Supervisor {
         self.is_over.store(true, Ordering::Release);
         self.rounds.thread().unpark();
         let _ = self.rounds.join();
+        received
     }
 }
 
-fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+fn thread<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
     std::thread::Builder::new().name(name.into()).spawn(work)
 }
 
-fn receive(shared: &Shared, calls: &Sender<Call>) {
+/// Receives calls until no process is left that makes any.
+///
+/// # Errors
+/// The listener is broken. The command's opens then fail with ENOSYS.
+fn receive(shared: &Shared, calls: &Sender<Call>) -> io::Result<()> {
     loop {
         match shared.listener.next(ROUND) {
             Ok(Event::Call(call)) => {
@@ -95,11 +106,10 @@ fn receive(shared: &Shared, calls: &Sender<Call>) {
                 }
             }
             Ok(Event::Nothing) => {}
-            Ok(Event::End) => return,
+            Ok(Event::End) => return Ok(()),
             Err(error) => {
-                // Opens then fail with ENOSYS: the command cannot go on without this thread.
                 tracing::error!(%error, "cannot receive opens");
-                return;
+                return Err(error);
             }
         }
         shared.answer_late();
@@ -155,5 +165,22 @@ fn make_rounds(files: &Files, is_over: &AtomicBool) {
         let since = Instant::now();
         files.round();
         pause = (since.elapsed() * 10).clamp(ROUND, MOST_ROUND);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_that_breaks_is_not_taken_for_the_end_of_the_command() {
+        let files = Arc::new(Files::new(Vec::new(), 0, None));
+        // It is always readable, and no call can be received from it.
+        let listener = match Listener::new(std::fs::File::open("/dev/zero").unwrap().into()) {
+            Ok(listener) => listener,
+            Err(error) => return weir_skip::skip(format!("no seccomp listeners: {error}")),
+        };
+        let error = Supervisor::start(listener, &files).unwrap().wait().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTTY.raw_os_error()));
     }
 }

@@ -6,10 +6,10 @@
 use super::child::{Signals, start};
 use super::files::Files;
 use super::options::{Args, Engine};
-use super::report::Ran;
-use super::report::{Watch, Work};
+use super::report::{Ran, Run, Watch, Work};
 use super::supervisor::Supervisor;
 use crate::commands::{LAST_CALLS, runtime};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_tools::failure::{Asked, Failure, Result};
@@ -42,26 +42,35 @@ async fn supervise(args: &Args, files: Arc<Files>) -> Result<Ran> {
                     }
                 }
                 Ok(None) => break,
-                Err(why) => return Some(why),
+                Err(why) => return Err(why),
             }
         }
-        if let Some(supervisor) = supervisor {
-            supervisor.wait();
-        }
-        None
+        Ok(supervisor.map_or(Ok(()), Supervisor::wait))
     });
     let status = signals.wait(&mut child).await.asked(|| "wait for the command".into())?;
-    let Ok(refused) = supervised.await else {
+    let Ok(supervised) = supervised.await else {
         return Err(Failure::new("watch the command's files", "a thread panicked"));
     };
-    if let Some(why) = refused {
-        let failure = Failure::new("watch the files that a command opens", why.to_string());
-        return Ok(Err(failure.advice(
-            "the kernel (Linux 5.9 or later) or a container may refuse seccomp filters with a listener",
-        )));
-    }
+    let watched = match supervised {
+        Ok(watched) => watched,
+        Err(why) => return Ok(Err(refused(&why))),
+    };
     let ended_files = files.end();
     let work =
         Work::Watched { evicted_bytes: ended_files.evicted, unseen_opens: ended_files.unseen };
-    Ok(Ok((status, work)))
+    let failures = watched.err().map(|error| {
+        Failure::new(
+            "watch the command to its end",
+            format!("its opens are received no more: {error}"),
+        )
+    });
+    Ok(Ok(Run { status, work, failures: failures.into_iter().collect() }))
+}
+
+/// The failure of a process inside that cannot be watched.
+fn refused(why: &io::Error) -> Failure {
+    let failure = Failure::new("watch the files that a command opens", why.to_string());
+    failure.advice(
+        "the kernel (Linux 5.9 or later) or a container may refuse seccomp filters with a listener",
+    )
 }
