@@ -1,6 +1,6 @@
 //! What a READ of 4 KiB costs the server: a client on loopback reads a resident file over version 4.0, with 1 and with
-//! 32 calls in flight on each of 1 and of 8 connections. Prints reads per second, and the processor time of the server's
-//! threads for each read.
+//! 32 calls in flight on each of 1 and of 8 connections. Prints reads per second, and the processor time of the
+//! server's threads for each read.
 //!
 //! `cargo bench -p weir-server --bench read`
 
