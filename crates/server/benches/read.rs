@@ -1,9 +1,10 @@
 //! What a READ of 4 KiB costs the server: a client on loopback reads a resident file over version 4.0, with 1 and with
-//! 32 calls in flight. Prints reads per second, and the processor time of the server's threads for each read.
+//! 32 calls in flight on each of 1 and of 8 connections. Prints reads per second, and the processor time of the
+//! server's threads for each read.
 //!
 //! `cargo bench -p weir-server --bench read`
 
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use weir_nfs::v4::op::read;
@@ -17,6 +18,7 @@ use weir_vfs::{Access, Caller, CreateMode, IoFlags, SetAttr};
 
 const SIZE: u64 = 64 << 20;
 const BLOCK: u32 = 4096;
+const CONNECTIONS: usize = 8;
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_millis(600);
 
@@ -57,31 +59,35 @@ fn processor_times() -> (Duration, Duration) {
     (of("/proc/thread-self".as_ref()), all.map(|task| of(&task.unwrap().path())).sum())
 }
 
-/// Reads with this many calls in flight; returns reads per second, and the server's time for each.
-fn measure(stream: &TcpStream, calls: &[Vec<u8>], depth: usize) -> (f64, Duration) {
+/// Reads with this many calls in flight on each connection; returns reads per second, and the server's time for each.
+fn measure(streams: &[TcpStream], calls: &[Vec<u8>], depth: usize) -> (f64, Duration) {
     let mut record = vec![0; 2 * BLOCK as usize];
-    let mut from = std::io::BufReader::with_capacity(256 << 10, stream);
-    let mut to = stream;
+    let mut readers: Vec<_> =
+        streams.iter().map(|from| BufReader::with_capacity(256 << 10, from)).collect();
     let mut next = calls.iter().cycle();
-    let mut send = |count: usize| {
+    let mut send = |mut to: &TcpStream, count: usize| {
         let together: Vec<u8> = next.by_ref().take(count).flatten().copied().collect();
         to.write_all(&together).unwrap();
     };
     let (before, begun) = (processor_times(), Instant::now());
     let mut reads = 0u32;
-    send(depth);
+    streams.iter().for_each(|to| send(to, depth));
     while begun.elapsed() < ROUND {
-        // As many as have arrived are answered together, as clients do.
-        let mut arrived = 0;
-        while arrived == 0 || (arrived < depth && from.buffer().len() > 2 * BLOCK as usize) {
-            assert!(reply(&mut from, &mut record) > BLOCK as usize, "a read failed");
-            arrived += 1;
+        for from in &mut readers {
+            // As many as have arrived are answered together, as clients do.
+            let mut arrived = 0;
+            while arrived == 0 || (arrived < depth && from.buffer().len() > 2 * BLOCK as usize) {
+                assert!(reply(from, &mut record) > BLOCK as usize, "a read failed");
+                arrived += 1;
+            }
+            reads += arrived as u32;
+            send(from.get_ref(), arrived);
         }
-        reads += arrived as u32;
-        send(arrived);
     }
-    for _ in 0..depth {
-        reply(&mut from, &mut record);
+    for from in &mut readers {
+        for _ in 0..depth {
+            reply(from, &mut record);
+        }
     }
     let after = processor_times();
     let server = (after.1 - before.1).saturating_sub(after.0 - before.0);
@@ -118,8 +124,9 @@ fn serve(state_dir: &std::path::Path) -> (tokio::runtime::Runtime, SocketAddr) {
 fn main() {
     let dir = tempfile::tempdir().unwrap();
     let (_runtime, address) = serve(dir.path());
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_nodelay(true).unwrap();
+    let streams: Vec<_> = (0..CONNECTIONS).map(|_| TcpStream::connect(address).unwrap()).collect();
+    streams.iter().for_each(|stream| stream.set_nodelay(true).unwrap());
+    let mut stream = &streams[0];
     let look_up = [Op::Putrootfh(()), Op::Lookup(b"f"[..].into()), Op::Getfh(())];
     stream.write_all(&call(&look_up)).unwrap();
     let mut record = vec![0; 1024];
@@ -139,10 +146,10 @@ fn main() {
         })
         .collect();
     for round in 0..ROUNDS {
-        for depth in [1, 32] {
-            let (rate, time) = measure(&stream, &calls, depth);
+        for (connections, depth) in [(1, 1), (1, 32), (CONNECTIONS, 1), (CONNECTIONS, 32)] {
+            let (rate, time) = measure(&streams[..connections], &calls, depth);
             println!(
-                "round {round}, {depth:2} in flight: {rate:7.0} reads/s, {time:?} of the server each"
+                "round {round}, {depth:2} in flight on {connections}: {rate:7.0} reads/s, {time:?} of the server each"
             );
         }
     }
