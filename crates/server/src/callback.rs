@@ -9,8 +9,12 @@
 //!    backchannel, or marks the registered address as down; the client learns of that when it next
 //!    renews its lease.
 //! 3. A callback in a session runs to its answer or its timeout even if its caller is cancelled.
-//!    Only then is its slot reused. The server does not reuse the sequence number for another call
-//!    as long as the client may have accepted this one.
+//!    Only then is its slot reused. If its answer was lost, the client may have executed it, and
+//!    might answer another call under the same number with the reply to this one. So the server
+//!    first sends CB_SEQUENCE alone under this number, which any answer but DELAY uses up. A client
+//!    answers RETRY_UNCACHED_REP, for CB_SEQUENCE or for the operation after it, if it has used the
+//!    number up and has not kept the reply; the server then sends the callback at once under the
+//!    next number (RFC 8881 section 2.10.6).
 //! 4. Callbacks in progress are bounded: by the slots of the sessions, and by [`OUTGOING`]
 //!    connections, of which an address has a part. So a client that registers addresses at which
 //!    nothing answers delays no other client's recalls.
@@ -133,16 +137,16 @@ impl Callbacks {
         for _ in 0..ATTEMPTS {
             let call = self.state.lock().sessions.begin_call(client)?;
             let mut guard = SlotGuard { callbacks: self.clone(), outcome: BackOutcome::Lost, call };
-            let op = op.clone();
+            let op = (!guard.call.is_unsure).then(|| op.clone());
             // A separate task, so that the call completes even if the caller is cancelled.
             let sent = tokio::spawn(async move {
-                let (outcome, result) = guard.callbacks.send(&guard.call, &op, referring).await;
+                let (outcome, result) = guard.callbacks.send(&guard.call, op, referring).await;
                 guard.outcome = outcome;
                 drop(guard);
                 result
             });
             match sent.await {
-                Ok(Ok(result)) => return Some(result),
+                Ok(Ok(Some(result))) => return Some(result),
                 Ok(Err(Error::Delay)) => tokio::time::sleep(DELAY).await,
                 _ => {}
             }
@@ -150,14 +154,14 @@ impl Callbacks {
         None
     }
 
-    /// Sends a call once. Returns what became of its slot, and the operation's result or the reason
-    /// why there is none.
+    /// Sends a call once, without `op` CB_SEQUENCE alone. Returns what became of its slot, and the
+    /// operation's result or the reason why there is none.
     async fn send(
         &self,
         call: &BackCall,
-        op: &CbOp,
+        op: Option<CbOp>,
         referring: Option<Referring>,
-    ) -> (BackOutcome, Result<CbOpRes, Error>) {
+    ) -> (BackOutcome, Result<Option<CbOpRes>, Error>) {
         let peer = self.peers.lock().get(&call.connection).and_then(Weak::upgrade);
         let lost = (BackOutcome::Lost, Err(Error::CbPathDown));
         let Some(peer) = peer else { return lost };
@@ -169,7 +173,9 @@ impl Callbacks {
             cache_this: false,
             referring_calls: referring_calls(referring),
         });
-        let body = Body { minor: call.minor, ident: 0, ops: &[sequence, op.clone()] };
+        let is_alone = op.is_none();
+        let ops: Vec<CbOp> = std::iter::once(sequence).chain(op).collect();
+        let body = Body { minor: call.minor, ident: 0, ops: &ops };
         let header = header(call.program, PROC_CB_COMPOUND, &call.cred);
         let Ok(Some(record)) = timeout(PATIENCE, peer.call(header, &body)).await else {
             debug!("{}: a callback was not answered", peer.addr());
@@ -182,11 +188,15 @@ impl Callbacks {
         }
         let Ok(Results(results)) = d.get() else { return lost };
         match results.as_slice() {
-            [CbOpRes::Sequence(Ok(_)), result, ..] => (BackOutcome::Taken, Ok(result.clone())),
+            [CbOpRes::Sequence(Ok(_)), ..] if is_alone => (BackOutcome::Taken, Ok(None)),
+            [CbOpRes::Sequence(Ok(_)), result, ..] => match result.status() {
+                Err(error @ Error::RetryUncachedRep) => (BackOutcome::Taken, Err(error)),
+                _ => (BackOutcome::Taken, Ok(Some(result.clone()))),
+            },
             [CbOpRes::Sequence(Err(Error::Delay)), ..] => {
                 (BackOutcome::NotTaken, Err(Error::Delay))
             }
-            // The client has seen this sequence number in a call whose answer was lost.
+            // The client has used this sequence number up.
             [
                 CbOpRes::Sequence(Err(
                     error @ (Error::RetryUncachedRep | Error::SeqFalseRetry | Error::SeqMisordered),

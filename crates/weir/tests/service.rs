@@ -127,6 +127,46 @@ fn systemd_passes_sockets_and_receives_the_status() {
 }
 
 #[test]
+fn a_reload_ends_when_removed_exports_are_written_out() {
+    const BLOCK: usize = 256 << 10;
+    let dir = scratch();
+    let (kept, gone) = (export(dir.path()), dir.path().join("gone"));
+    fs::create_dir(&gone).unwrap();
+    fs::set_permissions(&gone, fs::Permissions::from_mode(0o777)).unwrap();
+    let config = dir.path().join("weir.toml");
+    let state = dir.path().join("state");
+    let serves = |exports: &[(&Path, &str)]| {
+        let mut text = format!("[server]\nlisten = \"127.0.0.1:0\"\nstate_dir = {state:?}\n");
+        for (path, name) in exports {
+            text += &format!("[[export]]\npath = {path:?}\nname = \"{name}\"\n");
+        }
+        fs::write(&config, text).unwrap();
+    };
+    serves(&[(&kept, "/kept"), (&gone, "/gone")]);
+    let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = weir(["serve", "--json", "--config"]);
+    command.arg(&config).env("NOTIFY_SOCKET", dir.path().join("notify"));
+    let mut server = Server::spawn(command);
+    told(&manager, "READY=1");
+    let mut client = Client::connect(server.port, 0, &[]);
+    let root = client.mount("/gone");
+    let file = client.create(&root, "file");
+    let bytes: Vec<u8> = (0..64).flat_map(|block| vec![block as u8 + 1; BLOCK]).collect();
+    for (block, part) in bytes.chunks(BLOCK).enumerate() {
+        assert!(client.write(&file, (block * BLOCK) as u64, part));
+    }
+    serves(&[(&kept, "/kept")]);
+    server.signal(Signal::HUP);
+    told(&manager, "RELOADING=1");
+    told(&manager, "READY=1");
+    assert!(fs::read(gone.join("file")).unwrap() == bytes);
+    server.signal(Signal::TERM);
+    told(&manager, "STOPPING=1");
+    assert_eq!(server.ended(), Some(0));
+}
+
+#[test]
 fn the_units_are_sound() {
     let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist");
     let service = fs::read_to_string(dist.join("weir.service")).unwrap();

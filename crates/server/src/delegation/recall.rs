@@ -132,7 +132,8 @@ impl Recalls {
     /// waits until they are gone. The caller keeps the claim until the access is done.
     ///
     /// # Errors
-    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): a delegation has not been returned yet.
+    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): a delegation has not been returned yet, or the
+    /// state database cannot be written now.
     pub(crate) async fn claim(
         self: &Arc<Self>,
         node: Node,
@@ -150,7 +151,7 @@ impl Recalls {
     }
 
     /// Like [`claim`](Self::claim), but recalls conflicting delegations without waiting; `None` if
-    /// there are any.
+    /// there are any. The caller writes the records of those that this revokes.
     fn try_claim(
         self: &Arc<Self>,
         node: Node,
@@ -168,7 +169,8 @@ impl Recalls {
     /// call keep the files from being delegated, even if none was delegated before.
     ///
     /// # Errors
-    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): a delegation has not been returned yet.
+    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): a delegation has not been returned yet, or the
+    /// state database cannot be written now.
     pub(crate) async fn claim_names(
         self: &Arc<Self>,
         names: &[Named<'_>],
@@ -177,6 +179,8 @@ impl Recalls {
     ) -> weir_vfs::Result<Vec<AccessClaim>> {
         let mut claims = Vec::new();
         if wait && !self.filter.any() {
+            // The last one may be gone because it has just been revoked.
+            self.write_due().await?;
             return Ok(claims);
         }
         for Named { fs, caller, dir, name } in names {
@@ -192,6 +196,7 @@ impl Recalls {
                 self.try_claim(node, Touch::Change, by).ok_or(weir_vfs::Error::WouldBlock)?
             });
         }
+        self.write_due().await?;
         Ok(claims)
     }
 
@@ -202,8 +207,8 @@ impl Recalls {
     /// Recalls the conflicting delegations, and waits until they are gone.
     ///
     /// # Errors
-    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): some are still there after [`PATIENCE`]. An I/O
-    /// error if the state database cannot be written.
+    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): some are still there after [`PATIENCE`], or the
+    /// state database cannot be written now.
     pub(crate) async fn clear(
         self: &Arc<Self>,
         node: Node,
@@ -230,7 +235,7 @@ impl Recalls {
     }
 
     async fn write_due(&self) -> weir_vfs::Result<()> {
-        self.records.write_due().await.map_err(|NotWritten| weir_vfs::Error::Io)
+        self.records.write_due().await.map_err(|NotWritten| weir_vfs::Error::WouldBlock)
     }
 
     /// Recalls the conflicting delegations. Returns whether there are any.

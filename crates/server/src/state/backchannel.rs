@@ -46,6 +46,8 @@ struct BackSlot {
     /// The sequence number of its next callback.
     next: u32,
     is_busy: bool,
+    /// The client may have used that number up: the answer to a callback was lost.
+    is_unsure: bool,
 }
 
 /// A callback to send. [`Sessions::end_call`] frees its slot.
@@ -57,6 +59,9 @@ pub(crate) struct BackCall {
     pub(crate) slot: u32,
     /// The slot's sequence number.
     pub(crate) sequence: u32,
+    /// The client may have used the number up for another callback. The caller sends CB_SEQUENCE
+    /// alone, and takes the slot again for what it has to send.
+    pub(crate) is_unsure: bool,
     /// The connection to send it over.
     pub(crate) connection: u64,
     /// The client's callback program.
@@ -70,11 +75,12 @@ pub(crate) struct BackCall {
 /// How a callback ended, which decides the slot's next sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BackOutcome {
-    /// The client executed it: the sequence number advances.
+    /// The client executed it, or has used the sequence number up before: the number advances.
     Taken,
     /// The client did not execute it: the next callback uses the same sequence number.
     NotTaken,
-    /// No reply arrived: the connection is unbound.
+    /// No reply arrived: the connection is unbound, and it is unknown whether the client has used
+    /// the sequence number up.
     Lost,
 }
 
@@ -82,7 +88,8 @@ impl Backchannel {
     /// A backchannel without connections. Limits the slots of `channel`.
     pub(in crate::state) fn new(channel: &mut Channel) -> Self {
         channel.slots = channel.slots.clamp(1, MAX_BACK_SLOTS);
-        let slots = vec![BackSlot { next: 1, is_busy: false }; channel.slots as usize];
+        let slots =
+            vec![BackSlot { next: 1, is_busy: false, is_unsure: false }; channel.slots as usize];
         Self { connections: Vec::new(), was_bound: false, slots }
     }
 }
@@ -167,8 +174,11 @@ impl Sessions {
     /// Takes a backchannel slot of a client for a callback; `None` if the client has no usable
     /// backchannel or all slots are busy.
     pub(crate) fn begin_call(&mut self, client: ClientId) -> Option<BackCall> {
-        let free =
-            |session: &Session| session.backchannel.slots.iter().position(|slot| !slot.is_busy);
+        let free = |session: &Session| {
+            let slots = &session.backchannel.slots;
+            let sure = slots.iter().position(|slot| !slot.is_busy && !slot.is_unsure);
+            sure.or_else(|| slots.iter().position(|slot| !slot.is_busy))
+        };
         let found = self.of(client).find_map(|s| (s.can_call()).then_some((s.id, free(s)?)));
         let (id, slot) = found?;
         let session = self.by_id.get_mut(&id)?;
@@ -179,6 +189,7 @@ impl Sessions {
             session: id,
             slot: slot as u32,
             sequence: back_slot.next,
+            is_unsure: back_slot.is_unsure,
             connection,
             program: session.callback_program,
             cred: session.callback_cred.clone()?,
@@ -192,8 +203,12 @@ impl Sessions {
             && let Some(slot) = session.backchannel.slots.get_mut(call.slot as usize)
         {
             slot.is_busy = false;
-            if outcome == BackOutcome::Taken {
-                slot.next = slot.next.wrapping_add(1);
+            match outcome {
+                BackOutcome::Taken => {
+                    (slot.next, slot.is_unsure) = (slot.next.wrapping_add(1), false);
+                }
+                BackOutcome::NotTaken => {}
+                BackOutcome::Lost => slot.is_unsure = true,
             }
         }
         if outcome == BackOutcome::Lost {
@@ -257,7 +272,18 @@ mod tests {
         sessions.bind_back(id, 71).unwrap();
         sessions.answered(71);
         assert!(!sessions.get(id).unwrap().slots.has_status());
-        assert_eq!(sessions.begin_call(client).unwrap().connection, 71);
+        let settles = sessions.begin_call(client).unwrap();
+        assert_eq!((settles.connection, settles.slot, settles.sequence), (71, 1, 1));
+        assert!(settles.is_unsure, "the client may have executed the lost one");
+        sessions.end_call(&settles, BackOutcome::NotTaken);
+        assert!(sessions.begin_call(client).unwrap().is_unsure);
+        sessions.end_call(&settles, BackOutcome::Taken);
+        let sure = sessions.begin_call(client).unwrap();
+        assert_eq!((sure.slot, sure.sequence, sure.is_unsure), (1, 2, false));
+        // A slot whose number is sure comes first.
+        sessions.end_call(&first, BackOutcome::Lost);
+        sessions.end_call(&sure, BackOutcome::Taken);
+        assert_eq!(sessions.begin_call(client).unwrap().slot, 1);
         sessions.remove(id);
         assert!(sessions.by_connection.is_empty() && sessions.of(client).next().is_none());
     }

@@ -90,8 +90,9 @@ pub(crate) enum StateError {
     /// The client cannot reclaim: there is no grace period, or it has nothing to reclaim.
     #[error("no grace period, or the client has nothing to reclaim")]
     NoGrace,
-    /// The state was revoked before the restart.
-    #[error("revoked before the restart; others may have held it since")]
+    /// The state was revoked before the restart, so others may have held it since; or it has been
+    /// reclaimed in another mode.
+    #[error("revoked before the restart, or reclaimed in another mode")]
     ReclaimDenied,
     /// The client must be on disk before it may have opens.
     #[error("the client is not recorded on disk yet")]

@@ -4,6 +4,7 @@
 //! 1. Each file has one table of ranges. The locks of NFSv3 ([`super::nlm`]) are in the same table,
 //!    so the protocols exclude each other's locks.
 //! 2. A transition that frees ranges calls [`State::grant_waiting`] before it ends.
+//! 3. A reclaim changes no mode that its owner has already reclaimed.
 
 use crate::admission;
 use crate::handle::Node;
@@ -20,14 +21,14 @@ use crate::state::tables::lock_waiters::{Wait, WantedLock};
 use crate::state::tables::ranges::merged;
 use std::collections::HashMap;
 use std::time::Duration;
-use weir_vfs::{Access, LockConflict as Conflict, LockRange as Range, RangeLocks};
+use weir_vfs::{Access, Lock, LockConflict as Conflict, LockRange as Range, RangeLocks};
 
 impl<F: Clone> State<F> {
     /// LOCK.
     ///
     /// # Errors
-    /// The stateid is wrong, the grace period forbids it, or the lock is denied or would deadlock; or
-    /// [`StateError::Unsettled`].
+    /// The stateid is wrong, the grace period forbids it, or the lock is denied or would deadlock;
+    /// [`StateError::ReclaimDenied`] or [`StateError::Unsettled`].
     pub(crate) fn lock(
         &mut self,
         request: LockRequest,
@@ -53,11 +54,14 @@ impl<F: Clone> State<F> {
         if !self.opens.get(open).is_some_and(|o| o.share.access.intersects(needed)) {
             return Err(StateError::OpenMode.into());
         }
+        let holder = Holder::V4(owner.clone());
+        if reclaim && self.holds_otherwise(node, &holder, Lock { range, exclusive }) {
+            return Err(StateError::ReclaimDenied.into());
+        }
         let requester = Requester::of(client, reclaim);
         if known.is_none() {
             self.check_quota(Resource::LockState, requester, now)?;
         }
-        let holder = Holder::V4(owner.clone());
         let wanted = WantedLock { node, range, exclusive };
         let waited = self.lock_waiters.asks(&owner);
         let taken = self.take_range(node, &holder, (range, exclusive), requester, now);
@@ -218,6 +222,13 @@ impl<F: Clone> State<F> {
     /// The names of a client's lock owners that have lock state.
     pub(crate) fn lock_owners(&self, client: ClientId) -> impl Iterator<Item = &OwnerName> {
         self.states_of(client).filter_map(|key| self.locks.get(*key)).map(|lock| &lock.owner.name)
+    }
+
+    /// Whether an owner holds a part of a range in the other mode.
+    pub(super) fn holds_otherwise(&self, node: Node, holder: &Holder, lock: Lock) -> bool {
+        let ranges = self.files.get(&node).map(|file| &file.ranges);
+        let held = ranges.map_or(Vec::new(), |ranges| ranges.within(holder, lock.range));
+        held.iter().any(|held| held.exclusive != lock.exclusive)
     }
 
     fn holds(&self, node: Node, owner: &LockOwner) -> bool {

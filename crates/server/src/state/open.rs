@@ -364,7 +364,7 @@ impl<F: Clone> State<F> {
             return opens.find_map(|(_, open)| open.writer.clone());
         }
         let is_its = |open: &Open<F>| open.by == *by && !self.has_sessions(open.client);
-        let mut opens = self.opens.of_file(node);
+        let mut opens = self.opens.of_file_to_change(node);
         opens.find_map(|(_, open)| open.writer.as_ref().filter(|_| is_its(open)).cloned())
     }
 
@@ -495,8 +495,10 @@ impl<F: Clone> State<F> {
         if !self.opens.are_in_conflict(node, by, share) {
             return None;
         }
+        // Only opens for reading conflict besides, with one that denies reading.
         self.opens
-            .of_file(node)
+            .of_file_to_change(node)
+            .chain(self.opens.of_file(node))
             .filter(|(_, o)| by != Some((o.client, &o.owner)))
             .find(|(_, o)| o.share.conflicts(share))
             .map(|(key, o)| (key, o.client))

@@ -325,6 +325,37 @@ fn grace_admits_reclaims_and_refuses_new_state() {
 }
 
 #[test]
+fn a_reclaim_changes_no_lock_that_was_reclaimed() {
+    let both = Share { access: Access::READ | Access::WRITE, deny: Access::empty() };
+    for exclusive in [false, true] {
+        let mut state = state_after(&["a"]);
+        let a = client(&mut state, "a", T0);
+        let open = OpenRequest { claim: Claim::Reclaim, ..request(a, both) };
+        let open = state.open(open, T0).unwrap();
+        let first = LockRequest { reclaim: true, ..lock_under(open, a, exclusive) };
+        state.lock(first.clone(), T0).unwrap();
+        // Repeated, and for more bytes.
+        state.lock(first.clone(), T0).unwrap();
+        let range = Range { start: 5, end: 20 };
+        let locks = state.lock(LockRequest { range, ..first.clone() }, T0).unwrap();
+        for target in [first.target.clone(), LockTarget::Locks(locks)] {
+            let other = LockRequest { target, exclusive: !exclusive, range, ..first.clone() };
+            let denied = Err(LockError::State(StateError::ReclaimDenied));
+            assert_eq!(state.lock(other, T0), denied);
+        }
+        let name = OwnerName::from_static(b"thread");
+        let owner = Holder::V4(LockOwner { client: a, name });
+        let held: Vec<_> = state.files[&NODE].ranges.of(&owner).collect();
+        let range = Range { start: 0, end: 20 };
+        assert_eq!(held, [weir_vfs::Lock { range, exclusive }]);
+        // Bytes of its own that it has not reclaimed yet.
+        let range = Range { start: 20, end: 30 };
+        let other = LockRequest { exclusive: !exclusive, range, ..first };
+        state.lock(other, T0).unwrap();
+    }
+}
+
+#[test]
 fn a_client_needs_reclaim_complete_before_new_state() {
     let mut state = state_after(&[]);
     let a = client(&mut state, "a", T0);

@@ -10,7 +10,8 @@
 //!    earlier cannot undo a record written since.
 //! 4. A change counts as unwritten until it is durable: also while a task writes it, and again if
 //!    the write fails or its task is dropped. So no reply is sent before the changes that it
-//!    depends on are durable. While the database cannot be written, such replies fail.
+//!    depends on are durable. While the database cannot be written, clients are told to try again
+//!    later; each attempt writes what is due.
 //! 5. A client may go while its record is being written, and a write that failed or was dropped may
 //!    have left a record. In both cases the owner is treated as idle and its record checked again,
 //!    so no record outlives its client.

@@ -97,7 +97,7 @@ pub(crate) async fn run(
         replay: None,
     };
     let begin = reply.mark();
-    execute(&mut cx, &header, &mut call, &mut reply).await;
+    let got = execute(&mut cx, &header, &mut call, &mut reply).await;
     if let Some(kept) = cx.replay {
         reply.truncate(begin);
         reply.raw(&kept);
@@ -105,17 +105,35 @@ pub(crate) async fn run(
     }
     let keep = cx.session.is_some_and(|session| session.keep);
     let kept = keep.then(|| reply.copy_since(begin));
-    cx.services.records.write_due().await.map_err(|NotWritten| Refusal::SystemError)?;
+    match cx.services.records.write_due().await {
+        // Nothing in the reply depends on the records.
+        Err(NotWritten) if got == Got::OnlyDelay => {}
+        written => written.map_err(|NotWritten| Refusal::SystemError)?,
+    }
     if let Some(slot) = cx.slot {
         slot.finish(kept);
     }
     Ok(reply)
 }
 
+/// What a client gets by a compound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Got {
+    /// It is told to try again, and nothing was changed before.
+    OnlyDelay,
+    Other,
+}
+
 /// Executes the operations, and appends the body of the reply.
-async fn execute(cx: &mut Context, header: &CompoundHeader, call: &mut Call, reply: &mut Encoder) {
+async fn execute(
+    cx: &mut Context,
+    header: &CompoundHeader,
+    call: &mut Call,
+    reply: &mut Encoder,
+) -> Got {
     let (status_at, results_at) = put_header(reply, Ok(()), header, 0);
     let (mut status, mut results): (Status, u32) = (Ok(()), 0);
+    let mut has_changed = false;
     let mut begun = Instant::now();
     while results < header.operations && status.is_ok() {
         let used = reply.len() - RECORD_HEADER_BYTES;
@@ -150,8 +168,9 @@ async fn execute(cx: &mut Context, header: &CompoundHeader, call: &mut Call, rep
             Err(OpError::Illegal(_) | OpError::Truncated) => OpRes::Illegal,
         };
         if cx.replay.is_some() {
-            return;
+            return Got::Other;
         }
+        has_changed |= result.status().is_ok() && changes(row);
         let mark = reply.mark();
         reply.put(&result);
         status = result.status();
@@ -176,6 +195,12 @@ async fn execute(cx: &mut Context, header: &CompoundHeader, call: &mut Call, rep
     }
     reply.patch_u32(status_at, status.err().map_or(0, |error| error as u32));
     reply.patch_u32(results_at, results);
+    if status == Err(Error::Delay) && !has_changed { Got::OnlyDelay } else { Got::Other }
+}
+
+/// Whether an operation that succeeds may change more than its slot.
+fn changes(row: Row) -> bool {
+    matches!(row, Row::V4(Some(code)) if code != OpCode::Sequence && !code.is_idempotent())
 }
 
 /// Executes an operation; `rest` holds those after it.

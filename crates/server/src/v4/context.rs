@@ -490,8 +490,12 @@ impl Context {
     }
 
     /// Records on disk the state that transitions have revoked, before another client gets or uses it.
+    ///
+    /// # Errors
+    /// [`Error::Delay`]: the records cannot be written now, on a full disk, say. The next request
+    /// tries again.
     pub(crate) async fn settle(&self) -> Result<(), Error> {
-        self.services.records.write_due().await.map_err(|NotWritten| Error::ServerFault)
+        self.services.records.write_due().await.map_err(|NotWritten| Error::Delay)
     }
 
     /// The error for I/O on a file that is not a regular file.

@@ -120,15 +120,16 @@ impl Nlm4 {
         info!("{} begins to take NLM locks", host.host);
         self.services.recovery.remember_host(host).await.map_err(|error| {
             error!("cannot write the state database: {error}");
-            Status::DeniedNoLocks
+            Status::DeniedGracePeriod
         })?;
         self.services.state.lock().nlm_remembered(host.host, now);
         Ok(())
     }
 
-    /// Records on disk the state that a transition revoked.
+    /// Records on disk the state that a transition revoked. If that fails, the host must retry:
+    /// DENIED_GRACE_PERIOD is the only status that hosts retry on.
     async fn settle(&self) -> Result<(), Status> {
-        self.services.records.write_due().await.map_err(|NotWritten| Status::Failed)
+        self.services.records.write_due().await.map_err(|NotWritten| Status::DeniedGracePeriod)
     }
 }
 

@@ -266,6 +266,11 @@ impl<F: Clone> State<F> {
         now: Duration,
     ) -> Result<(), NlmError> {
         self.nlm_check(owner.host, reclaim, now)?;
+        let held = self.files.get(&node).and_then(|f| f.shares.iter().find(|s| s.0 == *owner));
+        let held = held.map(|(_, held)| *held);
+        if reclaim && held.is_some_and(|held| held != share) {
+            return Err(NlmError::NoGrace);
+        }
         if self.delegations.conflict(node, share.touch(), None) {
             return Err(NlmError::Delegated);
         }
@@ -273,9 +278,7 @@ impl<F: Clone> State<F> {
         if self.nlm_share_conflict(node, Some(owner), share) {
             return Err(NlmError::ShareDenied);
         }
-        let replaces =
-            self.files.get(&node).is_some_and(|f| f.shares.iter().any(|s| s.0 == *owner));
-        let more = usize::from(!replaces);
+        let more = usize::from(held.is_none());
         let requester = match reclaim {
             true => Requester::HostAgain(owner.host),
             false => Requester::Host(owner.host),
@@ -408,13 +411,6 @@ impl<F: Clone> State<F> {
         }
         self.count_ranges(&Holder::Nlm(key.0), before, after);
         changed
-    }
-
-    /// Whether an owner holds a part of a range in the other mode.
-    fn holds_otherwise(&self, node: Node, holder: &Holder, lock: Lock) -> bool {
-        let ranges = self.files.get(&node).map(|file| &file.ranges);
-        let held = ranges.map_or(Vec::new(), |ranges| ranges.within(holder, lock.range));
-        held.iter().any(|held| held.exclusive != lock.exclusive)
     }
 
     /// Undoes a grant: its owner gets what it has in that range without it.

@@ -1,6 +1,6 @@
 //! Tests of NLM state: grants in the order of the queue, reclaims, and what frees locks.
 
-use super::super::tests::{LEASE, NODE, T0, WRITE, lock_under, ready, request, state_after};
+use super::super::tests::{LEASE, NODE, READ, T0, WRITE, lock_under, ready, request, state_after};
 use super::super::{Claim, Grace, Limits, LockOwner, LockTarget, OpenRequest};
 use super::*;
 use crate::admission::Refusals;
@@ -518,6 +518,23 @@ fn a_reclaim_neither_waits_nor_changes_what_was_reclaimed() {
     assert!(matches!(waits, Err(NlmError::Denied(_))), "{waits:?}");
     state.nlm_unlock(&owner(1), NODE, ALL).unwrap();
     assert_eq!(taken(&mut state), []);
+}
+
+#[test]
+fn a_reclaim_changes_no_share_that_was_reclaimed() {
+    let grace = Grace::new(LEASE, []).with_hosts([HOST]);
+    let mut state: State<char> = State::new(Ids::new(1, [7; 32]), Limits::default(), grace);
+    state.nlm_remembered(HOST, T0);
+    let both = Share { access: Access::READ | Access::WRITE, deny: Access::empty() };
+    let denying = Share { deny: Access::WRITE, ..READ };
+    let mut reclaim = |share| state.nlm_share(&owner(1), NODE, share, true, T0);
+    assert_eq!(reclaim(READ), Ok(()));
+    assert_eq!(reclaim(READ), Ok(()), "repeated");
+    for other in [WRITE, both, denying] {
+        assert_eq!(reclaim(other), Err(NlmError::NoGrace), "{other:?}");
+    }
+    assert_eq!(state.files[&NODE].shares, [(owner(1), READ)]);
+    assert_eq!(state.tallies.opens.total(), 1);
 }
 
 #[test]

@@ -66,7 +66,8 @@ pub(crate) enum NlmError {
     Doubted,
     /// The grace period is active.
     Grace,
-    /// The host may not reclaim: grace is over, or the host held no locks.
+    /// The host may not reclaim this: grace is over, the host held no locks, or the owner has
+    /// reclaimed it in another mode.
     NoGrace,
     /// Another owner holds a conflicting lock.
     Denied(Conflict<Holder>),

@@ -6,17 +6,20 @@
 //! | the open of a stateid | `by_key` | constant |
 //! | the open of an owner; the opens of a client, a file or an export | `by_owner` | log n, and what is found |
 //! | whether opens conflict with a share mode | `files` | constant, log n without the asker's own |
-//! | which open conflicts | its file's opens | those of the file; only after a conflict |
+//! | which open conflicts | its file's `changing`, then its other opens | the others only if it denies reading |
+//! | an open for writing | `changing` | the opens of the file that write or deny |
 //!
 //! 1. `by_owner` has each open of `by_key` once, and nothing else.
 //! 2. `files` has each file with opens: the number of its opens and, for each bit of access and deny, of those that set
 //!    it. Therefore opens change only in [`Opens::change`].
-//! 3. `unconfirmed` has the opens that wait for OPEN_CONFIRM.
+//! 3. `unconfirmed` has the opens that wait for OPEN_CONFIRM, `changing` those that write or deny
+//!    ([`Touch::Change`]): a file may be open for reading by every client, and written by one.
 
 use crate::handle::Node;
 use crate::state::client::{ClientId, OwnerName};
 use crate::state::share::Share;
 use crate::state::stateid::StateKey;
+use crate::state::tables::delegation::Touch;
 use crate::state::tables::open::Open;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use weir_vfs::{Access, FileId};
@@ -38,9 +41,12 @@ impl Name {
 
     /// Before the opens of an owner, and with an empty name before all of a client.
     fn first(node: Node, client: ClientId, owner: OwnerName) -> Self {
-        Self { node, client, owner, key: StateKey { run: 0, number: 0 } }
+        Self { node, client, owner, key: FIRST }
     }
 }
+
+/// Before all keys.
+const FIRST: StateKey = StateKey { run: 0, number: 0 };
 
 /// The number of opens of a file, and of those that set each bit of access and deny.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +91,7 @@ pub(in crate::state) struct Opens<F> {
     by_key: HashMap<StateKey, Open<F>>,
     by_owner: BTreeSet<Name>,
     files: HashMap<Node, ShareCounts>,
+    changing: BTreeSet<(Node, StateKey)>,
     unconfirmed: HashSet<StateKey>,
 }
 
@@ -94,6 +101,7 @@ impl<F> Default for Opens<F> {
             by_key: HashMap::new(),
             by_owner: BTreeSet::new(),
             files: HashMap::new(),
+            changing: BTreeSet::new(),
             unconfirmed: HashSet::new(),
         }
     }
@@ -121,6 +129,9 @@ impl<F> Opens<F> {
     pub(in crate::state) fn insert(&mut self, key: StateKey, open: Open<F>) {
         self.files.entry(open.node).or_default().add(open.share);
         self.by_owner.insert(Name::of(key, &open));
+        if open.share.touch() == Touch::Change {
+            self.changing.insert((open.node, key));
+        }
         if open.unconfirmed.is_some() {
             self.unconfirmed.insert(key);
         }
@@ -141,6 +152,10 @@ impl<F> Opens<F> {
         {
             counts.subtract(before);
             counts.add(open.share);
+            match open.share.touch() {
+                Touch::Change => self.changing.insert((open.node, key)),
+                Touch::Read => self.changing.remove(&(open.node, key)),
+            };
         }
         if open.unconfirmed.is_none() && !self.unconfirmed.is_empty() {
             self.unconfirmed.remove(&key);
@@ -153,6 +168,7 @@ impl<F> Opens<F> {
         let open = self.by_key.remove(&key)?;
         self.by_owner.remove(&Name::of(key, &open));
         self.unconfirmed.remove(&key);
+        self.changing.remove(&(open.node, key));
         if let Some(counts) = self.files.get_mut(&open.node) {
             counts.subtract(open.share);
             if counts.opens == 0 {
@@ -220,6 +236,15 @@ impl<F> Opens<F> {
         self.named(self.from(node, ClientId(0)).take_while(move |name| name.node == node))
     }
 
+    /// The opens of a file that write or deny.
+    pub(in crate::state) fn of_file_to_change(
+        &self,
+        node: Node,
+    ) -> impl Iterator<Item = (StateKey, &Open<F>)> {
+        let opens = self.changing.range((node, FIRST)..).take_while(move |(of, _)| *of == node);
+        opens.filter_map(|&(_, key)| Some((key, self.get(key)?)))
+    }
+
     /// The opens of the files of an export.
     pub(in crate::state) fn of_export(&self, export: u16) -> impl Iterator<Item = StateKey> {
         let first = Node { export, id: FileId { ino: 0, generation: 0 } };
@@ -275,6 +300,8 @@ impl<F> Opens<F> {
         }
         assert_eq!(self.files, files);
         assert_eq!(self.by_owner, self.iter().map(|(key, open)| Name::of(*key, open)).collect());
+        let changing = self.iter().filter(|(_, open)| open.share.touch() == Touch::Change);
+        assert_eq!(self.changing, changing.map(|(key, open)| (open.node, *key)).collect());
         let waiting = self.iter().filter(|(_, open)| open.unconfirmed.is_some());
         assert_eq!(self.unconfirmed, waiting.map(|(key, _)| *key).collect());
     }

@@ -210,9 +210,12 @@ async fn open_for(
         open::Claim::DelegateCur(_) | open::Claim::DelegCurFh(_) => Claim::Delegated,
         _ => Claim::New,
     };
-    let now = cx.now();
-    // Checked before the file is created: an OPEN that fails must not leave a new file behind.
-    cx.state().check_grace(client, claim == Claim::Reclaim, now).map_err(of_state)?;
+    // Before the file is created: an OPEN that fails must not leave a new file behind.
+    cx.state().check_grace(client, claim == Claim::Reclaim, cx.now()).map_err(of_state)?;
+    if matches!(args.how, open::How::Create(_)) {
+        record(cx, client).await?;
+        cx.settle().await?;
+    }
 
     let (found, node) = find_by_claim(cx, client, &args, share.access).await?;
     // The directory lock is released here, and no state exists yet that a failure would leave
@@ -366,6 +369,17 @@ fn check_delegation(
     Ok(Some(if made { OpenRights::Makers } else { OpenRights::CallersAgain }))
 }
 
+/// Writes a client's record, unless it is on disk.
+///
+/// # Errors
+/// [`Error::Delay`]: it cannot be written now.
+async fn record(cx: &Context, client: ClientId) -> Result<(), Error> {
+    if cx.state().clients.get(client).is_ok_and(|client| client.is_recorded) {
+        return Ok(());
+    }
+    cx.services.records.record(client).await.map_err(|NotWritten| Error::Delay)
+}
+
 /// Takes the share reservation of an open. A client that is not on disk yet is recorded first.
 async fn take_share(
     cx: &Context,
@@ -389,8 +403,7 @@ async fn take_share(
         match take(request.clone()) {
             Err(StateError::Unrecorded) if !is_recorded => {
                 is_recorded = true;
-                let recorded = cx.services.records.record(client).await;
-                recorded.map_err(|NotWritten| Error::ServerFault)?;
+                record(cx, client).await?;
             }
             Err(StateError::Unsettled) if attempts < SETTLE_ATTEMPTS => {
                 attempts += 1;

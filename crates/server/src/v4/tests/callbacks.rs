@@ -1,8 +1,11 @@
 //! The clients' side of callbacks: in a session's backchannel, or at their own port.
 
 use super::*;
+use crate::state::ClientId;
 use std::time::Duration;
+use weir_nfs::v4::cb::notify_lock;
 use weir_nfs::v4::cb::sequence::Sequenced;
+use weir_nfs::v4::op::bind_conn_to_session::{Args as Bind, DirFromClient};
 use weir_nfs::v4::{CbCompoundHeader, CbOp, CbOpRes};
 use weir_rpc::{MessageType, message_type};
 
@@ -20,8 +23,11 @@ pub(super) struct Service {
     pub(super) attrs: Attrs,
     /// Operations that the server called, without CB_SEQUENCE.
     pub(super) called: Vec<CbOp>,
-    /// The slots and sequence numbers of these calls.
+    /// The slots and sequence numbers of all calls.
     pub(super) turns: Vec<(u32, u32)>,
+    /// For how many operations it answers that it has executed a call of this number before, and
+    /// has kept no reply.
+    uncached: usize,
 }
 
 impl Service {
@@ -46,7 +52,12 @@ impl Service {
             e.put(&CompoundResHeader { status: Ok(()), tag, results: compound.operations });
             for _ in 0..compound.operations {
                 let op = CbOp::decode_next(&mut d).unwrap();
-                e.put(&self.result(&op));
+                let is_retry = self.uncached > 0 && !matches!(op, CbOp::Sequence(_));
+                self.uncached -= usize::from(is_retry);
+                e.put(&match is_retry {
+                    true => CbOpRes::Failed(op.code(), Error::RetryUncachedRep),
+                    false => self.result(&op),
+                });
                 match op {
                     CbOp::Sequence(turn) => self.turns.push((turn.slot, turn.sequence_id)),
                     op => self.called.push(op),
@@ -115,6 +126,60 @@ impl Client {
         };
         let _: Result<(), _> = tokio::time::timeout(time, serving).await;
     }
+}
+
+fn notice(id: ClientId) -> CbOp {
+    let owner = StateOwner { client_id: id.0, owner: "owner".into() };
+    CbOp::NotifyLock(notify_lock::Args { file: FileHandle::default(), lock_owner: owner })
+}
+
+#[tokio::test]
+async fn a_callback_under_a_used_number_is_sent_again_under_the_next() {
+    let f = Fixture::new().await;
+    let mut c = f.callable("a").await;
+    let id = f.server.services.state.lock().clients.iter().next().unwrap().id;
+    c.service.uncached = 1;
+    let callbacks = &f.server.services.callbacks;
+    let serving = async {
+        c.called().await;
+        c.called().await;
+    };
+    let (answered, ()) = tokio::join!(callbacks.call(id, notice(id), None), serving);
+    assert_eq!(answered, Some(CbOpRes::NotifyLock(Ok(()))));
+    assert_eq!(c.service.turns, [(0, 1), (0, 2)]);
+}
+
+#[tokio::test]
+async fn the_number_of_a_lost_callback_is_used_for_no_other() {
+    let f = Fixture::new().await;
+    let mut c = f.callable("a").await;
+    let id = f.server.services.state.lock().clients.iter().next().unwrap().id;
+    let callbacks = f.server.services.callbacks.clone();
+    let call = || {
+        let callbacks = callbacks.clone();
+        tokio::spawn(async move { callbacks.call(id, notice(id), None).await })
+    };
+    let lost = call();
+    c.service.is_silent = true;
+    c.called().await;
+    c.stream = TcpStream::connect(f.addr).await.unwrap();
+    assert_eq!(lost.await.unwrap(), None);
+
+    c.service.is_silent = false;
+    let bind = Bind { session: c.session, dir: DirFromClient::BackOrBoth, use_rdma: false };
+    assert_eq!(c.raw(vec![Op::BindConnToSession(bind)]).await.status, Ok(()));
+    while !f.server.services.state.lock().can_call(id) {
+        c.serve_for(Duration::from_millis(10)).await;
+    }
+    // The client's other slots are in use.
+    for _ in 1..4 {
+        f.server.services.state.lock().sessions.begin_call(id).unwrap();
+    }
+    let answered = call();
+    c.called().await;
+    assert_eq!(answered.await.unwrap(), Some(CbOpRes::NotifyLock(Ok(()))));
+    // CB_SEQUENCE alone between the two.
+    assert_eq!(c.service.turns, [(0, 1), (0, 1), (0, 2)]);
 }
 
 /// A callback service for clients of minor version 0: its address, and the operations called.

@@ -1,8 +1,9 @@
 //! Opens and byte-range locks of several clients.
 
 use super::*;
+use crate::delegation::recall::Named;
 use weir_nfs::v4::Detailed;
-use weir_nfs::v4::op::{close, lock, lockt, locku, read};
+use weir_nfs::v4::op::{close, lock, lockt, locku, read, rename};
 use weir_nfs::v4::types::LockType;
 use weir_nfs::v4::{CbOp, cb::notify_lock};
 
@@ -48,20 +49,19 @@ async fn a_lock_excludes_other_clients_until_it_is_released() {
     ));
 }
 
-/// Sends a compound while a change of client records is due that cannot be written. It is refused.
-async fn refused(f: &Fixture, c: &mut Client, ops: Vec<Op>) {
+/// Makes a change of client records due that cannot be written at first.
+fn fill_disk(f: &Fixture) {
     let services = &f.server.services;
     let owner = crate::state::Owner { sessions: true, name: "another".into() };
     services.state.lock().is_to_be_written(owner);
     crate::storage::recovery::tests::fill_disk(&services.recovery);
-    c.sequence += 1;
-    let ops: Vec<Op> = std::iter::once(c.sequence()).chain(ops).collect();
-    c.send("tag", ops.len() as u32, &ops).await;
-    let mut d = Decoder::new(c.reply().await);
-    let header: ReplyHeader = d.get().unwrap();
-    let refused = header == ReplyHeader::accepted(c.xid, AcceptStatus::SystemErr);
-    let failed = d.get::<CompoundResHeader>().is_ok_and(|header| header.status.is_err());
-    assert!(refused || failed, "{header:?}");
+}
+
+/// Sends a compound while a change of client records is due that cannot be written. The client is
+/// told to try again.
+async fn refused(f: &Fixture, c: &mut Client, ops: Vec<Op>) {
+    fill_disk(f);
+    assert_eq!(c.fails(ops).await, Error::Delay);
 }
 
 #[tokio::test]
@@ -81,6 +81,68 @@ async fn a_request_that_is_refused_for_want_of_a_record_gets_nothing() {
     refused(&f, &mut a, alone).await;
     let opened = b.ok(vec![Op::Putrootfh(()), b.open_op("other", 0), Op::Getfh(())]).await;
     assert_eq!(handle(&opened), Ok(other), "nothing is denied");
+    let remove = vec![Op::Putrootfh(()), Op::Remove("other".into())];
+    refused(&f, &mut a, remove.clone()).await;
+    let rename = rename::Args { from: "other".into(), to: "moved".into() };
+    let rename = vec![Op::Putrootfh(()), Op::Savefh(()), Op::Rename(rename)];
+    refused(&f, &mut a, rename).await;
+    a.ok(remove).await;
+}
+
+#[tokio::test]
+async fn a_first_open_without_a_record_creates_no_file() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let new = vec![Op::Putrootfh(()), c.open_op("new", 0)];
+    let look = || vec![Op::Putrootfh(()), Op::Lookup("new".into())];
+    // Its own record cannot be written.
+    crate::storage::recovery::tests::fill_disk(&f.server.services.recovery);
+    assert_eq!(c.fails(new.clone()).await, Error::Delay);
+    assert_eq!(c.fails(look()).await, Error::NoEnt);
+    // That of another client cannot be.
+    refused(&f, &mut c, new.clone()).await;
+    assert_eq!(c.fails(look()).await, Error::NoEnt);
+    c.ok(new).await;
+}
+
+/// The records may become due after the names were first looked at.
+#[tokio::test]
+async fn names_that_are_about_to_change_wait_for_records() {
+    let f = Fixture::new().await;
+    let mut c = f.client("a").await;
+    let (file, _) = c.open("file").await;
+    let node = f.server.services.exports.unseal(&file).unwrap();
+    let root = crate::handle::Node { id: f.fs.root(), ..node };
+    let caller = weir_vfs::Caller::Own;
+    let name = Named { fs: &f.fs, caller: &caller, dir: root, name: b"file" };
+    let recalls = &f.server.services.recalls;
+    for wait in [true, false] {
+        fill_disk(&f);
+        let claimed = recalls.claim_names(std::slice::from_ref(&name), None, wait).await;
+        assert_eq!(claimed.map(|_| ()), Err(weir_vfs::Error::WouldBlock), "waits: {wait}");
+        assert!(recalls.claim_names(std::slice::from_ref(&name), None, wait).await.is_ok());
+    }
+}
+
+/// No record can be written for longer, as in a directory that is full.
+#[tokio::test]
+async fn clients_wait_while_records_cannot_be_written() {
+    let f = Fixture::new().await;
+    let (mut a, mut b) = (f.client("a").await, f.client("b").await);
+    let (file, open) = a.open("file").await;
+    let lock = lock_op(open, LockType::Write, false);
+    let (there, away) = (f.dir.path().to_owned(), f.dir.path().with_extension("away"));
+    fill_disk(&f);
+    std::fs::rename(&there, &away).unwrap();
+    for _ in 0..3 {
+        let locked = a.on(&file, lock.clone()).await;
+        assert!(matches!(locked, OpRes::Lock(Err(Detailed::Plain(Error::Delay)))), "{locked:?}");
+        assert_eq!(b.fails(vec![Op::Putrootfh(()), b.open_op("new", 0)]).await, Error::Delay);
+    }
+    std::fs::rename(&away, &there).unwrap();
+    let locked = a.on(&file, lock).await;
+    assert!(matches!(locked, OpRes::Lock(Ok(_))), "{locked:?}");
+    b.open("new").await;
 }
 
 #[tokio::test]

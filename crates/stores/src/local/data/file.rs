@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, Mode, OFlags, Statx, StatxFlags};
 use std::any::Any;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
 use std::sync::{Arc, OnceLock};
@@ -44,12 +45,25 @@ const DIRECT_ALIGN: usize = 512;
 
 /// An open file.
 pub(in crate::local) struct LocalFile {
+    opened: Arc<Opened>,
+    locks: Locks,
+}
+
+/// What reads and writes use of an open file. They may outlive the [`LocalFile`].
+pub(in crate::local) struct Opened {
     pub(in crate::local) io: Arc<Io>,
     pub(in crate::local) inode: Arc<Inode>,
     pub(in crate::local) file: Arc<OwnedFd>,
     pub(in crate::local) access: Access,
     direct: OnceLock<Option<Arc<OwnedFd>>>,
-    locks: Locks,
+}
+
+impl Deref for LocalFile {
+    type Target = Opened;
+
+    fn deref(&self) -> &Opened {
+        &self.opened
+    }
 }
 
 impl LocalFile {
@@ -60,16 +74,23 @@ impl LocalFile {
         access: Access,
     ) -> Self {
         inode.opened(&io, file.as_fd());
-        Self {
-            io,
-            inode,
-            file: Arc::new(file),
-            access,
-            direct: OnceLock::new(),
-            locks: Locks::default(),
-        }
+        let (file, direct) = (Arc::new(file), OnceLock::new());
+        let opened = Arc::new(Opened { io, inode, file, access, direct });
+        Self { opened, locks: Locks::default() }
     }
 
+    /// Begins a transfer on this thread. If that many begin on their callers' threads already, one of the engine's
+    /// threads begins it: the caller must not wait.
+    fn begin(&self, begin: impl FnOnce(&Opened) + Send + 'static) {
+        if let Some(_place) = self.io.transfers.place() {
+            return self.io.transfers.run(|| begin(&self.opened));
+        }
+        let opened = self.opened.clone();
+        self.io.engine.run(move || begin(&opened));
+    }
+}
+
+impl Opened {
     fn readable(&self) -> Result<()> {
         if self.access.contains(Access::READ) { Ok(()) } else { Err(Error::BadFile) }
     }
@@ -157,7 +178,7 @@ impl LocalFile {
     }
 }
 
-impl Drop for LocalFile {
+impl Drop for Opened {
     fn drop(&mut self) {
         self.inode.closed(&self.io, self.file.as_fd());
     }
@@ -293,7 +314,7 @@ struct Planned {
     vectors: Vec<libc::iovec>,
 }
 
-impl LocalFile {
+impl Opened {
     fn start_read(&self, mut op: ReadOp) {
         let offset = op.offset();
         let (layout, size) = match self.layout(offset, op.len() as u64) {
@@ -443,11 +464,11 @@ impl OpenFile for LocalFile {
     }
 
     fn submit_read(&self, op: ReadOp) {
-        self.io.calls.run(|| self.start_read(op));
+        self.begin(|file| file.start_read(op));
     }
 
     fn submit_write(&self, op: WriteOp) {
-        self.io.calls.run(|| self.start_write(op));
+        self.begin(|file| file.start_write(op));
     }
 
     async fn sync(&self, data_only: bool) -> Result<()> {
@@ -569,7 +590,7 @@ impl OpenFile for LocalFile {
     }
 }
 
-impl LocalFile {
+impl Opened {
     async fn fallocate(&self, mode: FallocateFlags, offset: u64, len: u64) -> Result<()> {
         self.writable()?;
         if len == 0 {
@@ -584,5 +605,53 @@ impl LocalFile {
                 Ok(done.map_err(io::Error::from)?)
             })
             .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::{LocalFs, LocalOptions};
+    use std::cell::Cell;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+    use weir_vfs::{Caller, FileSystem};
+
+    #[tokio::test]
+    async fn a_transfer_beyond_the_most_holds_up_no_caller() {
+        thread_local!(static MADE: Cell<usize> = const { Cell::new(0) });
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), [7]).unwrap();
+        let in_place = |call: &mut dyn FnMut()| {
+            MADE.set(MADE.get() + 1);
+            call();
+        };
+        let fs =
+            LocalFs::open(dir.path(), LocalOptions { in_place, ..Default::default() }).unwrap();
+        let attr = fs.lookup(&Caller::Own, fs.root().entry(b"file")).await.unwrap();
+        let both = Access::READ | Access::WRITE;
+        let file = fs.open(&Caller::Own, attr.id, both).await.unwrap();
+        let (tx, done) = channel();
+        let transfer = |byte| {
+            let (wrote, read) = (tx.clone(), tx.clone());
+            file.submit_write(WriteOp::new(0, Box::new(vec![byte]), move |_, result| {
+                wrote.send((byte, result)).unwrap();
+            }));
+            assert_eq!(done.recv_timeout(Duration::from_secs(60)), Ok((byte, Ok(()))));
+            file.submit_read(ReadOp::to_vec(0, 1, move |bytes, result| {
+                read.send((bytes[0], result.map(drop))).unwrap();
+            }));
+            assert_eq!(done.recv_timeout(Duration::from_secs(60)), Ok((byte, Ok(()))));
+        };
+        MADE.set(0);
+        transfer(1);
+        assert_eq!(MADE.get(), 2);
+        let local = file.as_any().downcast_ref::<LocalFile>().unwrap();
+        let held: Vec<_> = std::iter::from_fn(|| local.io.transfers.place()).collect();
+        transfer(2);
+        assert_eq!(MADE.get(), 2, "on the engine's threads");
+        drop(held);
+        transfer(3);
+        assert_eq!(MADE.get(), 4);
     }
 }

@@ -9,6 +9,8 @@ use crate::local::probe::Stamps;
 pub(in crate::local) struct Io {
     pub(in crate::local) engine: Engine,
     pub(in crate::local) calls: Calls,
+    /// The calls with which transfers begin.
+    pub(in crate::local) transfers: Calls,
     /// Whether aligned transfers bypass the kernel's cache.
     pub(in crate::local) direct: bool,
     pub(in crate::local) stamps: Stamps,

@@ -104,6 +104,7 @@ impl LocalFs {
             io: Arc::new(Io {
                 engine,
                 calls: Calls::new(options.in_place),
+                transfers: Calls::new(options.in_place),
                 direct: options.direct,
                 stamps,
                 watch,

@@ -2,25 +2,36 @@
 //!
 //! 1. A reload changes nothing until the whole new configuration is validated.
 //! 2. The log names changed settings that need a restart; all others take effect.
-//! 3. The service manager is notified when the server serves, reloads and stops.
+//! 3. The service manager is notified when the server serves, reloads and stops. A reload has ended once the data of
+//!    exports that it removed is written out, and that of earlier reloads, or [`WRITE_OUT`] after it began.
 
 use super::stores::{Stores, refused, warn_of_key};
 use super::{First, announce, control, listen, privileges, state_dir};
 use crate::commands::runtime_with;
 use crate::config::{ExportSettings, Settings, load};
 use crate::ended::Ended;
+use parking_lot::Mutex;
 use sd_notify::NotifyState;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tracing::{debug, error, info, warn};
 use weir_server::registration::LOCAL_RPCBIND;
 use weir_server::report::Report;
 use weir_server::{Server, ServerConfig};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::text::size_text;
+
+/// How long a reload may take to write out removed exports before it counts as ended. An export may be removed because
+/// its disk does not answer.
+const WRITE_OUT: Duration = Duration::from_secs(30);
 
 /// The arguments of a server's start.
 pub(super) struct Start {
@@ -90,7 +101,15 @@ async fn serve(
     let status = status(&settings, &addresses);
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
     control::listen(server.report(), stores.cache().clone(), status);
-    let reloads = Reloads { server: server.clone(), stores, settings, config, first };
+    let reloads = Reloads {
+        server: server.clone(),
+        stores,
+        settings,
+        config,
+        first,
+        latest: Arc::default(),
+        writing: None,
+    };
     tokio::spawn(signals.follow(reloads));
     server.serve_all(listeners).await.asked(|| "write dirty data to disk".into())?;
     Ok(Ended::Done)
@@ -159,9 +178,11 @@ impl Signals {
         loop {
             tokio::select! {
                 () = stop(&mut self.interrupt, &mut self.terminate) => break,
-                _ = self.hang_up.recv() => reloads.reload().await,
+                _ = self.hang_up.recv() => reloads.reload(),
             }
         }
+        // No reload ends any more.
+        *reloads.latest.lock() += 1;
         notify(&[NotifyState::Stopping]);
         reloads.server.stop();
         drop(reloads);
@@ -185,29 +206,72 @@ struct Reloads {
     settings: Settings,
     config: Option<PathBuf>,
     first: First,
+    /// The number of the latest reload; locked while the end of one is told.
+    latest: Arc<Mutex<u64>>,
+    /// Writes out removed exports.
+    writing: Option<JoinHandle<()>>,
 }
 
 impl Reloads {
     /// Reads the configuration again and applies it. A configuration with an error changes nothing.
-    async fn reload(&mut self) {
+    fn reload(&mut self) {
         let Some(config) = self.config.clone() else {
             info!("ignoring SIGHUP: the server has no configuration file (--config)");
             return;
         };
+        *self.latest.lock() += 1;
         if let Ok(state) = NotifyState::monotonic_usec_now() {
             notify(&[NotifyState::Reloading, state]);
         }
         let applied = match load(&config) {
-            Ok(settings) => self.apply(settings).await,
+            Ok(settings) => self.apply(settings),
             Err(failure) => Err(failure),
         };
-        if let Err(failure) = applied {
+        let removes = applied.unwrap_or_else(|failure| {
             error!("{failure}; keeping the previous configuration");
-        }
-        notify(&[NotifyState::Ready]);
+            false
+        });
+        self.end(removes);
     }
 
-    async fn apply(&mut self, mut settings: Settings) -> Result<()> {
+    /// Writes out removed exports, if the reload `removes` some, and then tells the service manager that it has ended.
+    /// Does so in the background: a disk that does not answer may hold this up, and signals must be followed.
+    fn end(&mut self, removes: bool) {
+        let cache = removes.then(|| self.stores.cache().clone());
+        let (latest, before) = (self.latest.clone(), self.writing.take());
+        let own = *latest.lock();
+        let tell = move || {
+            let latest = latest.lock();
+            if *latest == own {
+                notify(&[NotifyState::Ready]);
+            }
+        };
+        let write = async move {
+            if let Some(before) = before {
+                // It does not panic, and nothing aborts it.
+                _ = before.await;
+            }
+            if let Some(cache) = cache
+                && let Err(error) = cache.flush().await
+            {
+                error!("cannot write out dirty data of a removed export: {error}");
+            }
+        };
+        self.writing = Some(tokio::spawn(async move {
+            let mut write = pin!(write);
+            let written = timeout(WRITE_OUT, &mut write).await;
+            if written.is_err() {
+                warn!("dirty data of a removed export is still being written out");
+            }
+            tell();
+            if written.is_err() {
+                write.await;
+            }
+        }));
+    }
+
+    /// Applies a configuration. Returns whether a directory is no longer exported.
+    fn apply(&mut self, mut settings: Settings) -> Result<bool> {
         self.first.apply(&mut settings);
         let exports = self.stores.exports(&settings)?;
         self.server.set_exports(exports).map_err(|error| refused(&error))?;
@@ -240,16 +304,7 @@ impl Reloads {
             info!("admission rules changed: {:?}", settings.admission);
         }
         let before = std::mem::replace(&mut self.settings, settings);
-        if log_exports(&before.exports, &self.settings.exports) {
-            let cache = self.stores.cache().clone();
-            // A disk that does not answer may hold this up, and signals must be followed.
-            tokio::spawn(async move {
-                if let Err(error) = cache.flush().await {
-                    error!("cannot write out dirty data of a removed export: {error}");
-                }
-            });
-        }
-        Ok(())
+        Ok(log_exports(&before.exports, &self.settings.exports))
     }
 
     /// Restores settings that need a restart, and logs them.

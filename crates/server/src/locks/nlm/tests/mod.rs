@@ -330,12 +330,16 @@ async fn a_host_that_is_refused_for_want_of_a_record_holds_nothing() {
         crate::storage::recovery::tests::fill_disk(&services.recovery);
     };
     due();
-    assert_eq!(f.take(&a, f.lock(1, 0, 100), EXCLUSIVE).await, Status::Failed);
+    assert_eq!(f.take(&a, f.lock(1, 0, 100), EXCLUSIVE).await, Status::DeniedGracePeriod);
     due();
-    assert_eq!(f.call::<call::Share>(&a, &share(1)).await.status, Status::Failed);
+    assert_eq!(f.call::<call::Share>(&a, &share(1)).await.status, Status::DeniedGracePeriod);
     assert_eq!(f.take(&b, f.lock(1, 0, 100), EXCLUSIVE).await, Status::Granted);
     assert_eq!(f.call::<call::Share>(&b, &share(1)).await.status, Status::Granted);
     assert!(!services.state.lock().has_unwritten());
+    let c = f.host(3).await;
+    crate::storage::recovery::tests::fill_disk(&services.recovery);
+    assert_eq!(f.take(&c, f.lock(1, 500, 1), SHARED).await, Status::DeniedGracePeriod);
+    assert_eq!(f.take(&c, f.lock(1, 500, 1), SHARED).await, Status::Granted);
 }
 
 /// NLM allows empty owner names: the process number is enough.

@@ -201,6 +201,11 @@ impl Engine {
         }
     }
 
+    /// Runs a call that may block, off the calling thread and without an answer.
+    pub(in crate::local) fn run(&self, call: impl FnOnce() + Send + 'static) {
+        self.pool.run(call);
+    }
+
     /// Runs a call that may block, off the calling thread.
     pub(in crate::local) async fn blocking<T: Send + 'static>(
         &self,
