@@ -209,6 +209,8 @@ pub enum Violation {
     WrongCount,
     /// The server did not store a write durably as requested.
     NotDurable,
+    /// A directory has an entry whose name is empty, `.`, `..`, or has a slash or a zero byte.
+    BadName,
 }
 
 impl fmt::Display for Violation {
@@ -227,6 +229,7 @@ impl fmt::Display for Violation {
             Self::RecordTooLong => "a record longer than any expected reply",
             Self::WrongCount => "a write of no bytes, or of more bytes than were sent",
             Self::NotDurable => "a write that is not durable as requested",
+            Self::BadName => "a name that is not that of a file in a directory",
         })
     }
 }

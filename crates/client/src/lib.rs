@@ -215,6 +215,7 @@
 //! transport        - TCP connections that are made anew when they break; records, calls, replies
 //! options          - the URL and the mount options
 //! detail           - the client's error beside the errno
+//! met_cookies      - listings that would not end
 //! backoff error    - pauses between attempts; what can go wrong
 //! ```
 //!
@@ -231,6 +232,7 @@ mod files;
 mod fs;
 mod io;
 mod locks;
+mod met_cookies;
 mod mount;
 mod options;
 mod protocol;
@@ -246,6 +248,7 @@ pub use error::{Error, Refusal, Result, Violation};
 pub use export::{DirEntry, Export, File, Metadata, OpenOptions, PathError, ReadDir, Walk};
 pub use fs::file::commit;
 pub use fs::{Nearest, NfsFs, WireStats};
+pub use met_cookies::MetCookies;
 pub use mount::{Exported, exports};
 
 pub use weir_vfs::{

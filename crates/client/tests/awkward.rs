@@ -5,15 +5,16 @@ mod common;
 use async_trait::async_trait;
 use common::between::{Between, falsified};
 use common::{Served, opened};
+use futures_util::TryStreamExt;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_client::{Export, MountOptions, NfsFs, NfsUrl};
 use weir_nfs::v4::OpCode;
 use weir_stores::memory::MemoryFs;
 use weir_stores::testing::{new_file, read_all, write};
 use weir_vfs::{
-    Caller, CreateMode, Error, FileSystem, FileSystemDecorator, FileSystemMethod, Lock, LockOwner,
-    LockRange, ReaddirRequest, SetAttr,
+    Caller, CreateMode, DirPage, Error, FileId, FileSystem, FileSystemDecorator, FileSystemMethod,
+    Lock, LockOwner, LockRange, ReaddirRequest, SetAttr,
 };
 
 async fn mount(between: &Between, options: &str) -> Arc<NfsFs> {
@@ -112,6 +113,111 @@ async fn an_endless_listing_is_an_error() {
         .await;
         assert_eq!(listing.err(), Some(weir_vfs::Error::Io), "NFSv{version}");
         nfs.unmount().await;
+    }
+}
+
+/// A store whose only file has another name in listings, and more extended attributes than any file.
+struct Misnaming {
+    store: Arc<MemoryFs>,
+    name: &'static [u8],
+}
+
+#[async_trait]
+impl FileSystemDecorator for Misnaming {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.store
+    }
+
+    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> weir_vfs::Result<DirPage> {
+        let mut page = self.store.readdir(caller, request).await?;
+        page.entries.iter_mut().for_each(|entry| entry.name = self.name.to_vec());
+        Ok(page)
+    }
+
+    async fn list_xattrs(&self, _: &Caller, _: FileId) -> weir_vfs::Result<Vec<Vec<u8>>> {
+        Ok((0..10_000).map(|n| format!("user.{n:0>200}").into_bytes()).collect())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endless_list_of_extended_attributes_is_an_error() {
+    let mut served = Served::start();
+    served.store = Arc::new(Misnaming { store: MemoryFs::new(), name: b"" });
+    served.restart();
+    let nfs = served.mount("vers=4.2").await;
+    let listed = soon(nfs.list_xattrs(&Caller::Own, nfs.root())).await;
+    assert_eq!(listed.map(|names| names.len()), Err(Error::Io));
+    nfs.unmount().await;
+}
+
+/// Such names would lead a program out of the directory to which it copies. Those of the directory itself and
+/// its parent are left out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_with_names_that_lead_elsewhere_is_an_error() {
+    for name in [&b"good"[..], b".", b"..", b"a/b", b"../../a", b"/", b"a\0b", b""] {
+        let mut served = Served::start();
+        let store = MemoryFs::new();
+        let set = SetAttr::default();
+        let new = store.root().entry(b"file").with(&set);
+        store.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        served.store = Arc::new(Misnaming { store, name });
+        served.restart();
+        for (version, with_attr) in [("3", true), ("3", false), ("4.0", true), ("4.2", false)] {
+            let options = format!("vers={version}&mountport={}", served.addr.port());
+            let nfs = served.mount(&options).await;
+            let request = ReaddirRequest { dir: nfs.root(), cookie: 0, max_entries: 9, with_attr };
+            let listed = nfs.readdir(&Caller::Own, request).await;
+            let names = |page: DirPage| page.entries.into_iter().map(|entry| entry.name).collect();
+            let expected = match name {
+                b"good" => Ok(vec![name.to_vec()]),
+                b"." | b".." => Ok(Vec::new()),
+                _ => Err(Error::Io),
+            };
+            assert_eq!(listed.map(names), expected, "NFSv{version} {}", name.escape_ascii());
+            nfs.unmount().await;
+        }
+    }
+}
+
+/// A store whose directories begin again at their end.
+struct Endless(Arc<MemoryFs>);
+
+#[async_trait]
+impl FileSystemDecorator for Endless {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> weir_vfs::Result<DirPage> {
+        let request = ReaddirRequest { max_entries: 2, ..request };
+        let mut page = self.0.readdir(caller, request).await?;
+        if std::mem::take(&mut page.eof) {
+            page = self.0.readdir(caller, ReaddirRequest { cookie: 0, ..request }).await?;
+        }
+        Ok(page)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_whose_cookies_go_round_is_an_error() {
+    let mut served = Served::start();
+    let store = MemoryFs::new();
+    let set = SetAttr::default();
+    for name in ["a", "b", "c", "d", "e", "f", "g"] {
+        let new = store.root().entry(name.as_bytes()).with(&set);
+        store.mkdir(&Caller::Own, new).await.unwrap();
+    }
+    served.store = Arc::new(Endless(store));
+    served.restart();
+    for version in ["3", "4.0", "4.2"] {
+        let url = format!("nfs://{}/?vers={version}", served.addr);
+        let export = Export::connect(&url).await.unwrap();
+        let entries = async { export.read_dir("/").await?.try_collect::<Vec<_>>().await };
+        let failed = soon(entries).await.map(drop).unwrap_err();
+        assert!(failed.to_string().starts_with("cannot list"), "NFSv{version}: {failed}");
+        let walked = async { export.walk("/").await?.try_collect::<Vec<_>>().await };
+        assert!(soon(walked).await.is_err(), "NFSv{version}");
+        export.close().await;
     }
 }
 

@@ -10,8 +10,10 @@ use std::time::Duration;
 use weir_client::{MountOptions, NfsFs};
 use weir_nfs::v4::OpCode;
 use weir_nfs::{nlm, v4};
+use weir_stores::testing::{new_file, read, write};
 use weir_vfs::{
-    Access, Caller, CreateMode, FileSystem, Lock, LockOwner, LockRange, OpenFile, SetAttr,
+    Access, Caller, CreateMode, FileSystem, Lock, LockOwner, LockRange, OpenFile, RenameFlags,
+    SetAttr,
 };
 
 const ME: LockOwner = LockOwner(1);
@@ -236,4 +238,26 @@ async fn a_granted_lock_shows_what_others_wrote_before() {
         file.lock(ME, lock(0, 10, true), false).await.unwrap();
         assert_eq!(file.getattr().await.unwrap().size, 7, "{version}");
     }
+}
+
+/// Version 4.0 opens by name, which may be that of another file by now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_that_finds_another_file_leaves_the_first_one_and_its_locks() {
+    let served = Served::start();
+    let (nfs, other) = (served.mount("vers=4.0").await, served.mount("vers=4.2").await);
+    let (fs, root, mine): (Arc<dyn FileSystem>, _, _) = (nfs.clone(), nfs.root(), &Caller::Own);
+    write(&*new_file(&fs, root, "file").await, 0, b"here").await.unwrap();
+    let id = nfs.lookup(mine, root.entry(b"file")).await.unwrap().id;
+    let file = nfs.open(mine, id, Access::READ).await.unwrap();
+    file.lock(ME, lock(0, 10, false), false).await.unwrap();
+    let set = SetAttr::default();
+    other.create(mine, root.entry(b"new").with(&set), CreateMode::MustBeNew).await.unwrap();
+    let (new, old) = (root.entry(b"new"), root.entry(b"file"));
+    other.rename(mine, new, old, RenameFlags::Replace).await.unwrap();
+    // The server still has the first file, so it may be used without an open.
+    drop(nfs.open(mine, id, Access::READ | Access::WRITE).await);
+    assert_eq!(soon(read(&*file, 0, 4)).await.map(|(bytes, _)| bytes), Ok(b"here".to_vec()));
+    assert_eq!(soon(file.unlock(ME, range(0, 10))).await, Ok(()));
+    nfs.unmount().await;
+    other.unmount().await;
 }

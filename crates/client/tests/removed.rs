@@ -2,9 +2,13 @@
 
 mod common;
 
-use common::Served;
+use common::{Served, opened};
+use std::sync::Arc;
 use std::time::Duration;
-use weir_vfs::{Access, Caller, CreateMode, Error, FileSystem, SetAttr};
+use weir_stores::testing::{new_file, read_all, write};
+use weir_vfs::{
+    Access, Caller, CreateMode, Error, FileSystem, ReaddirRequest, RenameFlags, SetAttr, Unnamed,
+};
 
 const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
 
@@ -31,6 +35,39 @@ async fn a_directory_is_removed_while_its_removed_files_are_being_closed() {
         let removed = nfs.rmdir(&Caller::Own, root.entry(b"dir"));
         let (removed, ()) = tokio::join!(removed, close);
         assert_eq!(removed, Ok(()), "version {version}");
+        nfs.unmount().await;
+    }
+}
+
+/// As by editors that write a file anew while a program reads it.
+#[tokio::test]
+async fn a_file_that_is_replaced_while_it_is_open_stays_until_it_is_closed() {
+    let served = Served::start();
+    for version in VERSIONS {
+        let nfs = served.mount(&format!("vers={version}")).await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let root = nfs.root();
+        write(&*new_file(&fs, root, "file").await, 0, b"old").await.unwrap();
+        write(&*new_file(&fs, root, "new").await, 0, b"new").await.unwrap();
+        let open = opened(&nfs, b"file").await;
+        let id = open.getattr().await.unwrap().id;
+        let rename = async |from: &'static [u8]| {
+            let (from, to) = (root.entry(from), root.entry(b"file"));
+            nfs.rename_counted(&Caller::Own, from, to, RenameFlags::Replace).await
+        };
+        assert_eq!(rename(b"file").await, Ok(Some(Unnamed { id, nlink: 1 })), "{version}: itself");
+        assert_eq!(rename(b"new").await, Ok(Some(Unnamed { id, nlink: 0 })), "{version}");
+        assert_eq!(read_all(&*open, 100).await, b"old", "version {version}");
+        assert_eq!(write(&*open, 0, b"more").await, Ok(()), "version {version}");
+        assert_eq!(read_all(&*opened(&nfs, b"file").await, 100).await, b"new");
+        drop(open);
+        nfs.unmount().await;
+        let nfs = served.mount(&format!("vers={version}")).await;
+        let list = ReaddirRequest { dir: root, cookie: 0, max_entries: 9, with_attr: false };
+        let names = nfs.readdir(&Caller::Own, list).await.unwrap().entries;
+        let names: Vec<_> = names.into_iter().map(|entry| entry.name).collect();
+        assert_eq!(names, [b"file"], "version {version}");
+        nfs.unlink(&Caller::Own, root.entry(b"file")).await.unwrap();
         nfs.unmount().await;
     }
 }

@@ -63,6 +63,7 @@ pub mod opens;
 pub mod origin;
 mod pipeline;
 pub mod remove;
+pub mod rename;
 pub mod size;
 pub mod sync;
 pub mod text;

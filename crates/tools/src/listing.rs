@@ -1,13 +1,12 @@
 //! Reading a directory to its end.
 //!
 //! 1. The last cookie of a page is the start of the next one. A server whose cookies form a cycle
-//!    would be asked forever, so a listing fails as soon as it meets a cookie again: after at most
-//!    three times as many pages as there are different ones (Brent's cycle detection, in constant
-//!    memory).
+//!    would be asked forever, so a listing fails soon after it meets a cookie again ([`MetCookies`]).
 //! 2. A store may have evicted the directory since it was found. Then it is looked up again by
 //!    name.
 
 use crate::mounts::Place;
+use weir_client::MetCookies;
 use weir_pagecache::CachedFs;
 use weir_vfs::{Caller, DirEntry, DirPage, Error, FileId, ReaddirRequest, Result};
 
@@ -20,7 +19,7 @@ pub(crate) struct Listing {
     dir: FileId,
     with_attr: bool,
     cookie: u64,
-    met: Met,
+    met: MetCookies,
     ended: bool,
 }
 
@@ -47,7 +46,7 @@ impl Listing {
     }
 
     fn new(from: From, dir: FileId, with_attr: bool) -> Self {
-        Self { from, dir, with_attr, cookie: 0, met: Met::default(), ended: false }
+        Self { from, dir, with_attr, cookie: 0, met: MetCookies::default(), ended: false }
     }
 
     /// The next entries, or `None` at the end.
@@ -88,36 +87,6 @@ impl Listing {
     }
 }
 
-/// Detects a repeated cookie: keeps one, and replaces it at growing intervals.
-struct Met {
-    cookie: u64,
-    /// Cookies met since.
-    since: u64,
-    /// It is replaced after this many.
-    keep: u64,
-}
-
-impl Default for Met {
-    fn default() -> Self {
-        // A listing starts with cookie 0.
-        Self { cookie: 0, since: 0, keep: 1 }
-    }
-}
-
-impl Met {
-    /// Whether a cookie certainly occurred before.
-    fn again(&mut self, cookie: u64) -> bool {
-        if cookie == self.cookie {
-            return true;
-        }
-        self.since += 1;
-        if self.since == self.keep {
-            *self = Self { cookie, since: 0, keep: self.keep * 2 };
-        }
-        false
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,22 +99,6 @@ mod tests {
     use weir_pagecache::{Cache, Config};
     use weir_stores::memory::MemoryFs;
     use weir_vfs::{Attr, EntryName, FileKind, FileSystem, FileSystemDecorator, NewFile, SetAttr};
-
-    #[test]
-    fn repeated_cookies_are_detected_soon() {
-        for before in 0..40 {
-            for round in 1..40 {
-                let mut met = Met::default();
-                let cookie =
-                    |n: u64| 1 + if n < before { n } else { before + (n - before) % round };
-                let pages = (0..).find(|n| met.again(cookie(*n))).unwrap();
-                assert!(pages >= before + round, "{before} and {round}: too early");
-                assert!(pages <= 3 * (before + round) + 1, "{before} and {round}: {pages} pages");
-            }
-        }
-        let mut met = Met::default();
-        assert!(!(1..100_000).any(|cookie| met.again(cookie)));
-    }
 
     /// A store whose directories restart from their beginning at their end.
     struct Endless(Arc<dyn FileSystem>);

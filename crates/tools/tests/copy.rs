@@ -9,9 +9,9 @@ use weir_tools::copy::{Copier, Options, Overwrite, Reflink, Summary};
 use weir_tools::mounts::Place;
 use weir_tools::origin::Origin;
 use weir_vfs::{
-    Access, Attr, Caller, CreateMode, Created, EntryName, Error, FileId, FileKind, FileSystem,
-    FileSystemDecorator, IoFlags, NewFile, OpenFile, OpenFileDecorator, Result, SetAttr,
-    SpecialFile, Unnamed, XattrMode,
+    Access, Acl, AclKind, AclName, AclWho, Attr, Caller, CreateMode, Created, EntryName, Error,
+    FileId, FileKind, FileSystem, FileSystemDecorator, IoFlags, NewFile, OpenFile,
+    OpenFileDecorator, Result, SetAttr, SpecialFile, Unnamed, XattrMode,
 };
 
 /// A store that lists the extended attributes of files and directories, and answers `for_others` for links and
@@ -441,4 +441,66 @@ async fn a_checksum_notices_that_zeros_at_the_end_are_missing() {
     let missing = "4096 bytes are stored where 1048576 were written";
     assert!(said.failures.iter().any(|failure| failure.contains(missing)), "{said:?}");
     assert_eq!(said.verified_bytes, 0);
+}
+
+/// A store that changes neither owners nor access control lists.
+struct KeepsRights(Arc<MemoryFs>);
+
+#[async_trait]
+impl FileSystemDecorator for KeepsRights {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
+        match set.uid.or(set.gid) {
+            Some(_) => Err(Error::NotPermitted),
+            None => self.0.setattr(caller, id, set).await,
+        }
+    }
+
+    async fn set_acl(&self, _: &Caller, _: AclName, _: Option<&Acl>) -> Result<()> {
+        Err(Error::NoSpace)
+    }
+}
+
+/// Its group would get the rights of the mask, that is, of the user who is named.
+#[tokio::test]
+async fn a_copy_has_the_owner_and_the_access_list_of_the_file_that_it_replaces() {
+    use AclWho::{Group, Mask, Other, Owner, User};
+    let cache = Cache::new(Config::default()).unwrap();
+    let from = cache.mount(MemoryFs::new());
+    write(&from, "file", b"data").await;
+    for keeps_rights in [false, true] {
+        let store = MemoryFs::new();
+        let to = cache.mount(match keeps_rights {
+            false => store.clone(),
+            true => Arc::new(KeepsRights(store.clone())) as Arc<dyn FileSystem>,
+        });
+        // So that the copy has not the number of its source.
+        write(&to, "other", b"").await;
+        let old = write(&to, "file", b"old").await;
+        let list = [(Owner, 6), (User(12345), 6), (Group, 0), (Mask, 6), (Other, 0)];
+        let list = Acl::new(list).unwrap();
+        let own = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
+        store.setattr(&Caller::Own, old, &own).await.unwrap();
+        store.set_acl(&Caller::Own, old.acl(AclKind::Access), Some(&list)).await.unwrap();
+        let said = copy(&from, &to, "file", Options::default()).await;
+        assert_eq!(said.failures, [""; 0]);
+        let copy = place(&to, "file").await.attr.unwrap();
+        assert_ne!(copy.id, old);
+        let has = to.get_acl(copy.id.acl(AclKind::Access)).await.unwrap();
+        match keeps_rights {
+            false => {
+                assert_eq!((copy.uid, copy.gid, copy.mode), (7, 8, 0o660));
+                assert_eq!((has, said.not_preserved), (Some(list), Vec::new()));
+            }
+            true => {
+                assert_eq!((copy.mode, has), (0o600, None));
+                let lost = said.not_preserved.join("; ");
+                assert!(lost.contains("access control lists of"), "{lost}");
+                assert!(lost.contains("owner and group of"), "{lost}");
+            }
+        }
+    }
 }

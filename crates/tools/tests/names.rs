@@ -9,6 +9,7 @@ use weir_stores::memory::MemoryFs;
 use weir_tools::copy::{Copier, Filter, Mirror, Options, Summary};
 use weir_tools::mounts::Place;
 use weir_tools::origin::Origin;
+use weir_tools::rename::rename;
 use weir_tools::sync::sync;
 use weir_vfs::{
     Access, Attr, Caller, CreateMode, Created, DirPage, EntryName, Error, FileId, FileSystem,
@@ -287,4 +288,37 @@ async fn hard_links_count_as_copies() {
     assert_eq!((said.failures.len(), said.hard_links), (1, 1), "{said:?}");
     assert!(is_about(&said, "root/name", "root/Name"), "{said:?}");
     assert_eq!(files(&to).await, ["/0 0", "/Name 0"]);
+}
+
+/// They are the only entry of the file in its directory.
+#[tokio::test]
+async fn a_name_that_the_store_takes_for_the_new_one_is_not_removed() {
+    let cache = Cache::new(Config::default()).unwrap();
+    for folds in [true, false] {
+        let fs = store(&cache, folds);
+        write(&fs, "name").await;
+        let id = fs.lookup(OWN, fs.root().entry(b"name")).await.unwrap().id;
+        fs.link(OWN, id, fs.root().entry(b"other")).await.unwrap();
+        if !folds {
+            fs.link(OWN, id, fs.root().entry(b"NAME")).await.unwrap();
+        }
+        let place = async |name: &str| {
+            let attr = fs.lookup(OWN, fs.root().entry(name.as_bytes())).await.ok();
+            let (name, origin) = (Some(name.as_bytes().to_vec()), Origin::default());
+            Place { fs: fs.clone(), dir: fs.root(), name, attr, shown: "file".into(), origin }
+        };
+        let names = async || {
+            let mut names = names_in(&**fs.store(), fs.root()).await;
+            names.sort();
+            names
+        };
+        let (from, to) = (place("name").await, place("NAME").await);
+        assert_eq!(rename(&from, &to, RenameFlags::Replace).await, Ok(()));
+        let left = names().await;
+        assert_eq!(left, if folds { ["name", "other"] } else { ["NAME", "other"] });
+        // Another name of the file is an entry of its own, however the first one is written.
+        let (from, to) = (place("NAME").await, place("other").await);
+        assert_eq!(rename(&from, &to, RenameFlags::Replace).await, Ok(()));
+        assert_eq!(names().await, ["other"]);
+    }
 }

@@ -1,6 +1,9 @@
 //! Arguments that several commands share: locations, mount options, names out of a list.
 
-use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{
+    OsStringValueParser, PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser,
+};
+use std::error::Error;
 use weir_client::MountOptions;
 use weir_tools::failure::{Failure, Result};
 use weir_tools::location::{Location, Written};
@@ -65,6 +68,14 @@ pub(crate) fn location() -> impl TypedValueParser<Value = Location> {
 /// Parses a location, and records whether it ends with a slash.
 pub(crate) fn written() -> impl TypedValueParser<Value = Written> {
     OsStringValueParser::new().try_map(Written::parse)
+}
+
+/// Parses a number of bytes: a size, but no share of one.
+pub(crate) fn bytes() -> impl TypedValueParser<Value = u64> {
+    StringValueParser::new().try_map(|text| match text.parse()? {
+        Size::Bytes(bytes) => Ok::<_, Box<dyn Error + Send + Sync>>(bytes),
+        Size::Percent(_) => Err("there is nothing that it could be a share of".into()),
+    })
 }
 
 /// Parses one name out of a list; each has a help text (possibly empty) and a value.

@@ -119,3 +119,14 @@ fn a_loss_that_the_close_of_the_output_reports_is_a_failure() {
         assert!(says.contains("cannot write to standard output"), "{args:?}: {says}");
     }
 }
+
+/// Nothing, or all of it, would be wrong, and look like success.
+#[test]
+fn a_share_of_an_unknown_size_is_refused() {
+    for option in ["--length", "--offset"] {
+        let says = fail(1, ["cat", option, "50%", "/proc/version"]);
+        assert!(says.contains("is not known"), "{says}");
+    }
+    let version = fs::read_to_string("/proc/version").unwrap();
+    assert_eq!(run(["cat", "--offset", "2", "--length", "3", "/proc/version"]), version[2..5]);
+}

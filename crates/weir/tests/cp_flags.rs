@@ -146,3 +146,18 @@ fn a_bound_on_the_rate_holds() {
     run(["cp", "--bwlimit", "100M", &from, &to]);
     assert!(common::same(&dir.path().join("from"), &dir.path().join("to")));
 }
+
+/// They would be one byte per second, and after each byte.
+#[test]
+fn rates_and_checkpoints_are_no_shares() {
+    let dir = scratch();
+    let from = dir.path().join("from").to_str().unwrap().to_owned();
+    let to = dir.path().join("to").to_str().unwrap().to_owned();
+    fs::write(&from, "x").unwrap();
+    for (command, option) in [("cp", "--bwlimit"), ("cp", "--checkpoint"), ("sync", "--bwlimit")] {
+        let says = fail(2, [command, option, "50%", "--quiet", &from, &to]);
+        assert!(says.contains("it could be a share of"), "{says}");
+    }
+    fs::write(&from, vec![7; 3 << 20]).unwrap();
+    run(["cp", "--bwlimit", "0", &from, &to]);
+}

@@ -4,6 +4,7 @@ mod common;
 
 use common::{as_ordinary_user, give_to_ordinary_user, json, run, scratch, sparse, text, weir};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 
 #[test]
@@ -100,4 +101,19 @@ fn directories_and_files_as_deep_as_asked_for() {
     assert!(exact.contains(" 8 ") && !exact.contains(" B"), "{exact}");
     let human = run(["du".as_ref(), "-h".as_ref(), dir.path().as_os_str()]);
     assert!(human.contains(" 8 B "), "{human}");
+}
+
+#[test]
+fn json_has_every_byte_of_a_name_and_no_more() {
+    let dir = scratch();
+    let name = std::ffi::OsStr::from_bytes(b"a\\b\n\xff");
+    fs::write(dir.path().join(name), "1").unwrap();
+    let sums = json(["du".as_ref(), "-a".as_ref(), "--json".as_ref(), dir.path().as_os_str()]);
+    let bytes = [dir.path().as_os_str().as_bytes(), b"/", name.as_bytes()].concat();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(sums[0]["path"], String::from_utf8_lossy(&bytes).as_ref());
+    assert_eq!(sums[0]["path_hex"], hex);
+    assert!(sums[1]["path_hex"].is_null(), "{sums}");
+    let shown = run(["du".as_ref(), "-a".as_ref(), dir.path().as_os_str()]);
+    assert!(shown.contains("/a\\\\b\\n\\xff\n"), "{shown}");
 }

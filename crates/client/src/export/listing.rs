@@ -2,9 +2,11 @@
 //!
 //! 1. Memory: one request's entries for a directory; of a walk, for each directory on the way from its
 //!    root.
+//! 2. A directory whose cookies go round fails soon after ([`MetCookies`]): a server would be asked forever.
 
 use super::resolve::{Links, resolve};
 use super::{Asked, Export, Metadata};
+use crate::met_cookies::MetCookies;
 use futures_util::future::BoxFuture;
 use futures_util::stream::Stream;
 use std::collections::VecDeque;
@@ -135,6 +137,7 @@ struct Listing {
     entries: VecDeque<DirEntry>,
     /// Where to go on; `None` at the end.
     cookie: Option<u64>,
+    met: MetCookies,
     asking: Option<BoxFuture<'static, io::Result<Asking>>>,
 }
 
@@ -155,8 +158,9 @@ impl Listing {
     }
 
     fn new(export: Export, dir: FileId, path: PathBuf, depth: usize) -> Self {
-        let (entries, cookie, asking) = (VecDeque::new(), Some(0), None);
-        Self { export, dir, path, depth, entries, cookie, asking }
+        let (entries, cookie, met, asking) =
+            (VecDeque::new(), Some(0), MetCookies::default(), None);
+        Self { export, dir, path, depth, entries, cookie, met, asking }
     }
 
     fn end(&mut self) {
@@ -185,6 +189,9 @@ impl Listing {
                     self.asking = Some(asking);
                     return Poll::Pending;
                 }
+                Poll::Ready(Ok((_, Some(cookie)))) if self.met.again(cookie) => {
+                    self.asking = Some(Box::pin(endless(self.export.clone(), self.path.clone())));
+                }
                 Poll::Ready(Ok((entries, cookie))) => {
                     (self.entries, self.cookie) = (entries, cookie);
                 }
@@ -192,6 +199,11 @@ impl Listing {
             }
         }
     }
+}
+
+/// The failure of a listing that would not end.
+async fn endless(export: Export, path: PathBuf) -> io::Result<Asking> {
+    export.call(Asked::new("list", &path), async { Err(Error::Io) }).await
 }
 
 /// Reads entries after `cookie`.

@@ -5,6 +5,7 @@
 
 use super::resolve::{Links, resolve};
 use super::{Asked, Export};
+use crate::met_cookies::MetCookies;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use std::io;
 use std::path::Path;
@@ -24,13 +25,15 @@ struct Level {
     name: Vec<u8>,
     dir: FileId,
     cookie: u64,
+    met: MetCookies,
     eof: bool,
     again: u32,
 }
 
 impl Level {
     fn new(parent: FileId, name: Vec<u8>, dir: FileId) -> Self {
-        Self { parent, name, dir, cookie: 0, eof: false, again: 0 }
+        let (cookie, met) = (0, MetCookies::default());
+        Self { parent, name, dir, cookie, met, eof: false, again: 0 }
     }
 }
 
@@ -73,6 +76,10 @@ impl Export {
         let page = self.nfs.readdir(&Caller::Own, request).await?;
         level.eof = page.eof;
         if let Some(last) = page.entries.last() {
+            // What is removed now is listed no more, and a server that goes round would be asked forever.
+            if !page.eof && level.met.again(last.cookie) {
+                return Err(Error::Io);
+            }
             level.cookie = last.cookie;
         }
         let below = stream::iter(page.entries)
@@ -107,7 +114,7 @@ impl Export {
         match self.nfs.rmdir(&Caller::Own, level.parent.entry(&level.name)).await {
             Ok(()) | Err(Error::NotFound) => Ok(true),
             Err(Error::NotEmpty | Error::Exists) if level.again < AGAIN => {
-                (level.cookie, level.eof) = (0, false);
+                (level.cookie, level.met, level.eof) = (0, MetCookies::default(), false);
                 level.again += 1;
                 Ok(false)
             }

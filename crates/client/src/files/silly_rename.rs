@@ -1,5 +1,6 @@
 //! Silly rename: a file that is removed while this mount has it open is renamed to `.nfs...` instead,
-//! and that name is removed at the last close. For versions whose servers keep no opens.
+//! and that name is removed at the last close. One that is replaced by a rename gets the name as a
+//! further one, so that its own never refers to nothing. For versions whose servers keep no opens.
 //!
 //! 1. The last close of the file in this mount removes the name. A client that dies before leaves it
 //!    behind, as every NFS client does.
@@ -7,7 +8,7 @@
 //!    in it, the removal is tried again for [`PATIENCE`].
 
 use crate::files::change_spans::OwnChanges;
-use crate::protocol::{Handle, Protocol};
+use crate::protocol::{Handle, Node, Protocol};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,14 +132,14 @@ impl OpenFiles {
         self.0.lock().get(&id).is_some_and(|entry| entry.silly_renamed.is_some())
     }
 
-    /// Records the name for the last close; gives it back if the file is closed already.
+    /// Records the name for the last close; gives it back if the file is closed already, or has one.
     fn set_silly_renamed(&self, id: FileId, renamed: SillyRenamed) -> Result<(), SillyRenamed> {
         match self.0.lock().get_mut(&id) {
-            Some(entry) => {
+            Some(entry) if entry.silly_renamed.is_none() => {
                 entry.silly_renamed = Some(renamed);
                 Ok(())
             }
-            None => Err(renamed),
+            _ => Err(renamed),
         }
     }
 
@@ -157,20 +158,73 @@ impl OpenFiles {
         if !self.is_open(attr.id) || attr.nlink > 1 {
             return protocol.remove(&cred, &dir, name, false).await;
         }
-        let silly_name = format!(".nfs{:016x}", getrandom::u64().unwrap_or(attr.id.ino));
-        let to = (&dir, silly_name.as_bytes());
-        protocol.rename(&cred, (&dir, name), to, RenameFlags::Replace).await?;
-        let renamed = SillyRenamed {
-            cred,
-            dir: dir.clone(),
-            name: silly_name.into_bytes(),
-            _counted: Counted::new(&dir, &self.1),
-        };
+        let renamed = self.silly_name(cred, &dir, attr.id);
+        let to = (&dir, &renamed.name[..]);
+        protocol.rename(&renamed.cred, (&dir, name), to, RenameFlags::Replace).await?;
         match self.set_silly_renamed(attr.id, renamed) {
             Ok(()) => Ok(()),
             // Closed in between.
             Err(renamed) => renamed.try_remove(protocol).await,
         }
+    }
+
+    /// Renames an entry. A file that it replaces stays while this mount has it open.
+    pub(crate) async fn rename(
+        &self,
+        protocol: &dyn Protocol,
+        cred: Arc<OpaqueAuth>,
+        from: (&Handle, &[u8]),
+        to: (&Handle, &[u8]),
+        flags: RenameFlags,
+    ) -> crate::Result<()> {
+        let replaced = match flags {
+            RenameFlags::Replace => self.replaced(protocol, &cred, from, to).await,
+            RenameFlags::NoReplace | RenameFlags::Exchange => None,
+        };
+        let Some(replaced) = replaced else {
+            return protocol.rename(&cred, from, to, flags).await;
+        };
+        let kept = self.silly_name(Arc::clone(&cred), to.0, replaced.attr.id);
+        if let Err(error) = protocol.link(&cred, &replaced.handle, to.0, &kept.name).await {
+            tracing::debug!("an open file is lost with its last name: {error}");
+            return protocol.rename(&cred, from, to, flags).await;
+        }
+        if let Err(error) = protocol.rename(&cred, from, to, flags).await {
+            kept.remove(protocol).await;
+            return Err(error);
+        }
+        if let Err(kept) = self.set_silly_renamed(replaced.attr.id, kept) {
+            // Closed in between.
+            kept.remove(protocol).await;
+        }
+        Ok(())
+    }
+
+    /// The file whose last name a rename takes, if this mount has it open and the server does not keep it
+    /// for that.
+    async fn replaced(
+        &self,
+        protocol: &dyn Protocol,
+        cred: &OpaqueAuth,
+        from: (&Handle, &[u8]),
+        to: (&Handle, &[u8]),
+    ) -> Option<Node> {
+        if protocol.keeps_unlinked() || self.is_empty() {
+            return None;
+        }
+        let there = protocol.lookup(cred, to.0, to.1).await.ok()?;
+        if !self.is_open(there.attr.id) || there.attr.nlink != 1 {
+            return None;
+        }
+        // A file that is renamed to its own name, or to one that the server takes for it, stays.
+        let source = protocol.lookup(cred, from.0, from.1).await.ok()?;
+        (source.attr.id != there.attr.id).then_some(there)
+    }
+
+    /// A name for a file in a directory until it is closed.
+    fn silly_name(&self, cred: Arc<OpaqueAuth>, dir: &Handle, id: FileId) -> SillyRenamed {
+        let name = format!(".nfs{:016x}", getrandom::u64().unwrap_or(id.ino)).into_bytes();
+        SillyRenamed { cred, dir: dir.clone(), name, _counted: Counted::new(dir, &self.1) }
     }
 }
 

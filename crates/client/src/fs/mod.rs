@@ -17,7 +17,7 @@ use crate::files::deferred_close::Deferred;
 use crate::files::lock_owners::LockOwners;
 use crate::files::opened::Opened;
 use crate::files::silly_rename::PATIENCE;
-use crate::fs::checks::check_name;
+use crate::fs::checks::{check_name, is_component};
 use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
 use crate::fs::mount_state::{MOST_OPERATIONS, MOST_TRANSFERS, Mount, MountState, Runtime};
@@ -405,11 +405,15 @@ impl FileSystem for NfsFs {
             .run(move |state| async move {
                 let protocol = &state.protocol;
                 let page = protocol.readdir(&cred, &dir, cookie, max_entries, with_attr).await?;
+                let broken = |violation| Err(broken(protocol.server(), "READDIR", violation));
+                if !page.entries.iter().all(|entry| is_component(&entry.name)) {
+                    return broken(Violation::BadName);
+                }
                 // Entries after such a page would never be seen, or requested forever.
                 match page.entries.last() {
                     Some(last) if page.eof || last.cookie != cookie => Ok(page),
                     None if page.eof => Ok(page),
-                    _ => Err(broken(protocol.server(), "READDIR", Violation::NoProgress)),
+                    _ => broken(Violation::NoProgress),
                 }
             })
             .await?;
@@ -524,14 +528,14 @@ impl FileSystem for NfsFs {
         let since = Instant::now();
         loop {
             let ((dir, name), cred) = (self.place(entry)?, self.cred(caller));
+            // Before the attempt: the last one may go after it.
+            let has_silly_renamed = self.has_silly_renamed(caller, entry).await;
             let remove = self
                 .mount
                 .run(|state| async move { state.protocol.remove(&cred, &dir, &name, true).await });
             let removed = self.renaming(remove).await;
             // Names of files that are just being closed do not keep it.
-            if removed != Err(Error::NotEmpty)
-                || since.elapsed() >= PATIENCE
-                || !self.has_silly_renamed(caller, entry).await
+            if removed != Err(Error::NotEmpty) || since.elapsed() >= PATIENCE || !has_silly_renamed
             {
                 return removed;
             }
@@ -554,7 +558,8 @@ impl FileSystem for NfsFs {
         let (from, to) = (self.place(from)?, self.place(to)?);
         let cred = self.cred(caller);
         let rename = self.mount.run(|state| async move {
-            state.protocol.rename(&cred, (&from.0, &from.1), (&to.0, &to.1), flags).await
+            let (from, to) = ((&from.0, &from.1[..]), (&to.0, &to.1[..]));
+            state.open_files.rename(&*state.protocol, cred, from, to, flags).await
         });
         self.renaming(rename).await
     }

@@ -12,7 +12,7 @@ pub(crate) use config::ProtocolConfig;
 pub(crate) use lock_waiters::{LockCallback, LockWaiters};
 pub(crate) use types::{
     ChangeSpan, Entry, Handle, Limits, NewEntry, Node, OpenContext, OpenLockOwner, Page, Reach,
-    Root, Special, WriteRequest, Written, file_id,
+    Root, Special, WriteRequest, Written, file_id, file_size,
 };
 
 use crate::error::{Error, Result, Violation};

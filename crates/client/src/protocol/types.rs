@@ -16,6 +16,12 @@ pub(crate) fn file_id(ino: u64, fsid: u64, handle: &Handle) -> FileId {
     FileId { ino, generation: stable_hash(fsid.to_be_bytes().iter().chain(handle.0.iter())) }
 }
 
+/// A file's size as a server reports it, at most the largest offset: no request gets beyond that, and nothing that
+/// counts from there overflows.
+pub(crate) fn file_size(reported: u64) -> u64 {
+    reported.min(i64::MAX as u64)
+}
+
 /// A file, and its attributes.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {

@@ -2,7 +2,7 @@
 
 use crate::protocol::ChangeSpan;
 use crate::protocol::Handle;
-use crate::protocol::file_id;
+use crate::protocol::{file_id, file_size};
 use std::time::{Duration, SystemTime};
 use weir_nfs::v3::types::{self, FileHandle, FileType, Time};
 use weir_nfs::v3::{Error as Nfs3Error, Failure};
@@ -40,7 +40,7 @@ pub(super) fn attr_of(attr: &types::Attr, handle: &Handle) -> Attr {
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
-        size: attr.size,
+        size: file_size(attr.size),
         allocated: attr.used,
         rdev: (attr.rdev.major, attr.rdev.minor),
         fsid: attr.fsid,

@@ -1,7 +1,6 @@
 //! Attributes and errors of NFSv4, to and from the neutral ones.
 
-use crate::protocol::file_id;
-use crate::protocol::{Handle, Limits};
+use crate::protocol::{Handle, Limits, file_id, file_size};
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 use weir_nfs::v4::attr::{
@@ -78,7 +77,7 @@ pub(super) fn attr_of(attrs: &Attrs, handle: &Handle, owners: &Owners) -> Option
         nlink: attrs.numlinks.unwrap_or(1),
         uid: attrs.owner.as_deref().map_or(UNKNOWN_ID, |o| number(o, &owners.users)),
         gid: attrs.owner_group.as_deref().map_or(UNKNOWN_ID, |o| number(o, &owners.groups)),
-        size: attrs.size?,
+        size: file_size(attrs.size?),
         allocated: attrs.space_used.or(attrs.size)?,
         rdev: (rdev.major, rdev.minor),
         fsid,
@@ -271,6 +270,20 @@ mod tests {
         for (seconds, nearest) in [(i64::MIN, -i64::MAX), (i64::MAX, i64::MAX)] {
             assert_eq!(nfs_time(time(NfsTime { seconds, nseconds: 0 })).seconds, nearest);
         }
+    }
+
+    #[test]
+    fn no_file_is_larger_than_the_largest_offset() {
+        let attrs = Attrs {
+            kind: Some(FileType::Regular),
+            fileid: Some(7),
+            size: Some(u64::MAX),
+            change: Some(1),
+            ..Attrs::default()
+        };
+        let handle = Handle(weir_xdr::Bytes::from_static(b"file"));
+        let found = attr_of(&attrs, &handle, &Owners::default()).map(|attr| attr.size);
+        assert_eq!(found, Some(i64::MAX as u64));
     }
 
     #[test]

@@ -58,6 +58,44 @@ impl V4 {
         Ok(Node { handle, attr })
     }
 
+    /// Entries of the directory, at most `max_entries`, and the cookie of an entry for itself or its parent.
+    fn page(
+        &self,
+        dir: &Handle,
+        listed: op::readdir::Listing,
+        max_entries: usize,
+        with_attr: bool,
+    ) -> (Page, Option<u64>) {
+        let mut page = Page { entries: Vec::new(), eof: listed.eof };
+        let mut dots = None;
+        for entry in listed.entries.0 {
+            // Clients ignore them, if servers list them at all (RFC 8881 section 18.23.4).
+            if matches!(&entry.name[..], b"." | b"..") {
+                dots = Some(entry.cookie);
+                continue;
+            }
+            if page.entries.len() == max_entries {
+                page.eof = false;
+                break;
+            }
+            let node =
+                entry.attrs.filehandle.clone().and_then(|handle| {
+                    self.node_of(Handle(handle.0), &entry.attrs, "READDIR").ok()
+                });
+            if let Some(node) = &node {
+                self.found(node, dir, &entry.name);
+            }
+            let ino = entry.attrs.fileid.unwrap_or(entry.cookie);
+            page.entries.push(Entry {
+                name: entry.name.to_vec(),
+                cookie: entry.cookie,
+                ino,
+                node: node.filter(|_| with_attr),
+            });
+        }
+        (page, dots)
+    }
+
     /// Stores a name, for files that are opened by name.
     pub(super) fn found(&self, node: &Node, dir: &Handle, name: &[u8]) {
         if !self.has_sessions() && node.attr.kind == FileKind::Regular {
@@ -206,40 +244,26 @@ impl Protocol for V4 {
         // A page has room for the longest entry, even if reads are limited to less.
         let most = self.limits().read.max(LEAST_DIR_BYTES);
         let max_count = max_entries.saturating_mul(bytes).clamp(LEAST_DIR_BYTES, most) as u32;
-        let ops = [
-            putfh(dir),
-            Op::Readdir(op::readdir::Args {
-                cookie,
-                verifier: self.verifiers.get(dir, cookie),
-                dir_count: max_count,
-                max_count,
-                attrs: if with_attr { super::attr::IN_DIRECTORY } else { super::attr::NUMBER },
-            }),
-        ];
-        let listed = take!(self, self.call(cred, "READDIR", &ops).await?, Readdir)?;
-        self.verifiers.set(dir, listed.verifier);
-        let mut page = Page { entries: Vec::new(), eof: listed.eof };
-        for entry in listed.entries.0 {
-            if page.entries.len() == max_entries {
-                page.eof = false;
-                break;
+        let mut cookie = cookie;
+        for _ in 0..MAX_DOT_PAGES {
+            let ops = [
+                putfh(dir),
+                Op::Readdir(op::readdir::Args {
+                    cookie,
+                    verifier: self.verifiers.get(dir, cookie),
+                    dir_count: max_count,
+                    max_count,
+                    attrs: if with_attr { super::attr::IN_DIRECTORY } else { super::attr::NUMBER },
+                }),
+            ];
+            let listed = take!(self, self.call(cred, "READDIR", &ops).await?, Readdir)?;
+            self.verifiers.set(dir, listed.verifier);
+            match self.page(dir, listed, max_entries, with_attr) {
+                (Page { entries, eof: false }, Some(last)) if entries.is_empty() => cookie = last,
+                (page, _) => return Ok(page),
             }
-            let node =
-                entry.attrs.filehandle.clone().and_then(|handle| {
-                    self.node_of(Handle(handle.0), &entry.attrs, "READDIR").ok()
-                });
-            if let Some(node) = &node {
-                self.found(node, dir, &entry.name);
-            }
-            let ino = entry.attrs.fileid.unwrap_or(entry.cookie);
-            page.entries.push(Entry {
-                name: entry.name.to_vec(),
-                cookie: entry.cookie,
-                ino,
-                node: node.filter(|_| with_attr),
-            });
         }
-        Ok(page)
+        Err(crate::protocol::broken(&self.server, "READDIR", Violation::NoProgress))
     }
 
     async fn readlink(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<u8>> {
@@ -553,13 +577,16 @@ impl Protocol for V4 {
         if self.minor < 2 {
             return Err(weir_vfs::Error::NotSupported.into());
         }
-        let (mut names, mut cookie) = (Vec::new(), 0);
+        let (mut names, mut cookie, mut bytes) = (Vec::new(), 0, 0);
         loop {
             let args = op::listxattrs::Args { cookie, max_bytes: 65536 };
             let ops = [putfh(handle), Op::Listxattrs(args)];
             let results = self.call(cred, "LISTXATTRS", &ops);
             let listed = take!(self, results.await?, Listxattrs)?;
-            if names.len() > MAX_XATTRS || (listed.names.is_empty() && !listed.eof) {
+            // Each name takes some memory, also an empty one.
+            bytes +=
+                listed.names.iter().map(|name| XATTR_OVERHEAD_BYTES + name.len()).sum::<usize>();
+            if bytes > MAX_XATTR_BYTES || (listed.names.is_empty() && !listed.eof) {
                 return Err(self.unexpected("LISTXATTRS"));
             }
             names.extend(listed.names.iter().map(|name| [b"user.", &name[..]].concat()));
@@ -598,5 +625,9 @@ const DIR_ENTRY_BYTES: usize = 320;
 const DIR_NAME_BYTES: usize = 64;
 /// Smallest limit of a READDIR reply, in bytes.
 const LEAST_DIR_BYTES: usize = 4096;
-/// Most extended attributes listed of one file; bounds memory.
-const MAX_XATTRS: usize = 1 << 16;
+/// Most consecutive pages with only the directory itself and its parent.
+const MAX_DOT_PAGES: u32 = 3;
+/// Most bytes of names of one file's extended attributes; bounds memory. Linux lists 64 KiB at most.
+const MAX_XATTR_BYTES: usize = 1 << 20;
+/// Those of a name besides its own.
+const XATTR_OVERHEAD_BYTES: usize = 32;

@@ -61,7 +61,7 @@ pub(crate) fn wanted(copier: &Copier, like: Like<'_>, to: &Place) -> Wanted {
 }
 
 /// Sets a copied file's mode, and with `--preserve` its other attributes; without, a file that is
-/// replaced keeps its mode and owner.
+/// replaced keeps its owner, access control list and mode.
 pub(crate) async fn set_of_file(
     copier: &Copier,
     like: Like<'_>,
@@ -71,28 +71,67 @@ pub(crate) async fn set_of_file(
     let replaced = to.attr.as_ref().filter(|a| a.kind == FileKind::Regular);
     match replaced {
         Some(replaced) if !copier.options.preserve => {
-            let now = to.fs.getattr(id).await?;
-            let mode = own(to, &now, replaced).await?.mode(replaced);
-            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-            to.fs.setattr(&Caller::Own, id, &set).await.map(drop)
+            let mode = like_replaced(copier, replaced, to, id).await?;
+            set_mode(to, id, mode).await
         }
         _ => set(copier, like, to, id).await,
     }
 }
 
-/// Sets a new file's owner and mode where there is no source: those of the file that it replaces.
+/// Sets a new file's owner, access control list and mode where there is no source: those of the file that
+/// it replaces.
 pub(crate) async fn set_without_source(
     copier: &Copier,
     to: &Place,
     id: FileId,
 ) -> weir_vfs::Result<()> {
-    let now = to.fs.getattr(id).await?;
     let mode = match to.attr.as_ref().filter(|a| a.kind == FileKind::Regular) {
-        Some(replaced) => own(to, &now, replaced).await?.mode(replaced),
+        Some(replaced) => like_replaced(copier, replaced, to, id).await?,
         None => 0o666 & !copier.options.umask,
     };
+    set_mode(to, id, mode).await
+}
+
+async fn set_mode(to: &Place, id: FileId, mode: u32) -> weir_vfs::Result<()> {
     let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
     to.fs.setattr(&Caller::Own, id, &set).await.map(drop)
+}
+
+/// Gives the new file `id` the owner and the access control list of the one that it replaces. Returns the
+/// mode that it is to have.
+async fn like_replaced(
+    copier: &Copier,
+    replaced: &Attr,
+    to: &Place,
+    id: FileId,
+) -> weir_vfs::Result<u32> {
+    let now = to.fs.getattr(id).await?;
+    let mode = own(to, &now, replaced).await?.reported(copier, to).mode(replaced);
+    Ok(match has_acl_of(replaced, to, id).await {
+        true => mode,
+        false => {
+            copier.lost(Lost::Acls, to);
+            // The group's bits of a file with a list are the upper bound of the rights of named users
+            // as well; the group itself may have had none.
+            mode & !0o070
+        }
+    })
+}
+
+/// Gives the new file `id` the access control list of the one that it replaces. Returns whether it has the
+/// same rights as that, as far as these are known.
+async fn has_acl_of(replaced: &Attr, to: &Place, id: FileId) -> bool {
+    let list = match to.fs.get_acl(replaced.id.acl(AclKind::Access)).await {
+        Ok(list) => list,
+        // Stores without lists, and files that another program has removed, have none.
+        Err(Error::NotSupported | Error::NotFound | Error::Stale) => return true,
+        Err(_) => return false,
+    };
+    let is_inherited = || async { to.fs.get_acl(id.acl(AclKind::Access)).await != Ok(None) };
+    if list.is_none() && !is_inherited().await {
+        return true;
+    }
+    to.fs.set_acl(&Caller::Own, id.acl(AclKind::Access), list.as_ref()).await.is_ok()
 }
 
 /// Sets the attributes of the new file or directory `id` from its source, as the options require.
@@ -161,8 +200,15 @@ pub(super) fn report_mode(copier: &Copier, got: &Attr, mode: u32, to: &Place) {
     }
 }
 
-/// Reports what a copy, which was written whole, does not have of its source.
+/// Reports what a copy, which was written whole, does not have of its source, or of the file that it replaces.
 pub(crate) fn report(copier: &Copier, copy: &Attr, source: &Attr, to: &Place) {
+    if !copier.options.preserve {
+        let replaced = to.attr.as_ref().filter(|there| there.kind == FileKind::Regular);
+        if let Some(replaced) = replaced {
+            Owned::of(copy, replaced).reported(copier, to);
+        }
+        return;
+    }
     let owned = Owned::of(copy, source).reported(copier, to);
     report_mode(copier, copy, owned.mode(source), to);
     if !has_times(copy, source) {

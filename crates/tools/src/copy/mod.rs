@@ -43,6 +43,7 @@ use copier::add;
 pub(crate) use file::stream;
 pub(crate) use mirror::below;
 pub use mirror::{Filter, Mirror};
+pub(crate) use names::fold;
 pub use options::{Options, Overwrite, Reflink, Sparse};
 pub use progress::Progress;
 pub use summary::{FileStats, Summary};

@@ -128,7 +128,7 @@ async fn similar((fs, dir): (&CachedFs, FileId), name: &[u8]) -> weir_vfs::Resul
 }
 
 /// What is equal for names that a file system may take for one.
-fn fold(name: &[u8]) -> Vec<u8> {
+pub(crate) fn fold(name: &[u8]) -> Vec<u8> {
     let end = name.iter().rposition(|&byte| byte != b'.' && byte != b' ');
     let name = &name[..end.map_or(name.len(), |end| end + 1)];
     if name.is_ascii() {

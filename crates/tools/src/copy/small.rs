@@ -14,7 +14,8 @@ use crate::mounts::Place;
 use std::sync::atomic::Ordering;
 use weir_pagecache::Segment;
 use weir_vfs::{
-    AclKind, Caller, Capabilities, Error, FileId, IoFlags, WholeFile, WholeRead, WholeRequest,
+    AclKind, Caller, Capabilities, Error, FileId, FileKind, IoFlags, WholeFile, WholeRead,
+    WholeRequest,
 };
 
 /// The largest file that is small, in bytes.
@@ -86,9 +87,7 @@ pub(crate) async fn write(
     }
     copier.temporary.lock().remove(&number);
     let Some(copy) = put? else { return Ok(None) };
-    if copier.options.preserve {
-        attributes::report(copier, &copy, &source.attr, to);
-    }
+    attributes::report(copier, &copy, &source.attr, to);
     let tally = &copier.tally;
     add(&tally.read_bytes, content.data_bytes);
     add(&tally.holes_skipped, content.holes);
@@ -110,7 +109,15 @@ async fn is_expressible(
     to: &Place,
 ) -> weir_vfs::Result<bool> {
     if !copier.options.preserve {
-        return Ok(true);
+        let replaced = to.attr.as_ref().filter(|there| there.kind == FileKind::Regular);
+        return Ok(match replaced {
+            // It keeps its list.
+            Some(replaced) => {
+                let list = to.fs.get_acl(replaced.id.acl(AclKind::Access)).await;
+                matches!(list, Ok(None) | Err(Error::NotSupported))
+            }
+            None => true,
+        });
     }
     let like = source.like();
     let has_list = !matches!(

@@ -136,8 +136,15 @@ async fn cat(
 /// Writes out a file whose size does not describe its content.
 fn cat_stream(mut stream: File, location: &Location, args: &Range, out: &mut Out) -> Result<Ended> {
     let asked = || format!("read {location}");
-    let mut skip = args.offset.of(0);
-    let mut left = args.length.map_or(u64::MAX, |length| length.of(0));
+    let bytes_of = |size: Size| match size {
+        Size::Bytes(bytes) => Ok(bytes),
+        Size::Percent(_) => {
+            let failure = Failure::new(asked(), "its size, and so a share of it, is not known");
+            Err(failure.advice("give --offset and --length in bytes"))
+        }
+    };
+    let mut skip = bytes_of(args.offset)?;
+    let mut left = args.length.map_or(Ok(u64::MAX), bytes_of)?;
     let mut bytes = vec![0; CHUNK_BYTES as usize];
     while left > 0 {
         let n = match stream.read(&mut bytes) {

@@ -1,7 +1,7 @@
 //! `weir cp`: resolves sources and destinations; `weir_tools::copy` does the copying.
 
 use super::{cat, with_mounts};
-use crate::arguments::{JsonArgs, MountArgs, one_of, written};
+use crate::arguments::{JsonArgs, MountArgs, bytes, one_of, written};
 use crate::cli::too_few;
 use crate::ended::Ended;
 use crate::output::{print, print_json, say, umask};
@@ -19,7 +19,6 @@ use weir_tools::copy::{Copier, FileStats, Options, Overwrite, Reflink, Sparse};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::{Location, Written};
 use weir_tools::mounts::{Links, Mounts};
-use weir_tools::size::Size;
 use weir_vfs::{FileKind, IoFlags};
 
 pub(crate) mod bar;
@@ -44,8 +43,8 @@ Examples:
 
 weir cp writes each copy under a temporary name (.weir-*.part) in the destination directory, \
 and renames it when it is complete and durable and its source is unchanged. It thus replaces \
-an existing file: the copy gets the file's mode and owner, and other hard links to the file \
-keep the old data. With --in-place it overwrites the file instead, which is incomplete if the \
+an existing file: the copy gets the file's mode, owner and access control list, and other hard \
+links to the file keep the old data. With --in-place it overwrites the file instead, which is incomplete if the \
 copy fails.
 
 With -L, a link that leads nowhere, or to a directory that it is in, fails, and the rest is \
@@ -94,9 +93,9 @@ pub(crate) struct Args {
     /// Copy nothing: print a line for each file that would be copied
     #[arg(long)]
     dry_run: bool,
-    /// Most bytes per second that move through weir
-    #[arg(long, value_name = "SIZE")]
-    bwlimit: Option<Size>,
+    /// Most bytes per second that move through weir; 0 for any number
+    #[arg(long, value_name = "SIZE", value_parser = bytes())]
+    bwlimit: Option<u64>,
     /// Copy directories with their content; copy symbolic links and special files as such
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
@@ -128,8 +127,9 @@ pub(crate) struct Args {
     #[arg(long = "continue")]
     resume: bool,
     /// With --continue: the most data to copy again after an interruption
-    #[arg(long, value_name = "SIZE", default_value = "256M", requires = "resume")]
-    checkpoint: Size,
+    #[arg(long, value_name = "SIZE", default_value = "256M", requires = "resume",
+          value_parser = bytes())]
+    checkpoint: u64,
     /// Overwrite existing files rather than replace them: they keep their hard links, and are
     /// incomplete if the copy fails
     #[arg(long, conflicts_with = "resume")]
@@ -287,14 +287,14 @@ impl Args {
             },
             asks: self.interactive,
             dry_run: self.dry_run,
-            bytes_per_second: self.bwlimit.map(|rate| rate.of(0).max(1)),
+            bytes_per_second: self.bwlimit.filter(|&rate| rate > 0),
             preserve: self.preserve || self.archive,
             sparse: self.sparse.unwrap_or(Sparse::Always),
             reflink: self.reflink()?,
             flags: if self.uncached { IoFlags::UNCACHED } else { IoFlags::empty() },
             jobs: self.jobs.into(),
             umask: umask(),
-            resume_bytes: self.resume.then(|| self.checkpoint.of(0).max(1)),
+            resume_bytes: self.resume.then(|| self.checkpoint.max(1)),
             in_place: self.in_place,
             checksum: self.checksum,
             stats: self.stats,

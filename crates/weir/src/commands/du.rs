@@ -3,7 +3,7 @@
 use super::{each, with_mounts};
 use crate::arguments::{JsonArgs, MountArgs, location};
 use crate::ended::Ended;
-use crate::output::{complain, number, print, print_json};
+use crate::output::{complain, number, print, print_json, text_and_hex};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -71,6 +71,12 @@ impl Args {
 #[derive(Default, Serialize)]
 struct Sum {
     path: String,
+    /// The bytes of `path` in hexadecimal, where they are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
+    /// The path as people read it.
+    #[serde(skip)]
+    shown: String,
     #[serde(serialize_with = "number")]
     allocated_bytes: u128,
     /// Sizes include holes, so that their sum may exceed 64 bits.
@@ -81,10 +87,13 @@ struct Sum {
 }
 
 impl Sum {
-    fn of(path: String, attr: &Attr) -> Self {
+    fn of(location: &Location, attr: &Attr) -> Self {
         let is_directory = attr.kind == FileKind::Directory;
+        let (path, path_hex) = text_and_hex(&location.bytes());
         Self {
             path,
+            path_hex,
+            shown: location.to_string(),
             allocated_bytes: attr.allocated.into(),
             size_bytes: if is_directory { 0 } else { attr.size.into() },
             files: u64::from(!is_directory),
@@ -151,9 +160,10 @@ impl Count<'_> {
             if is_again && depth > 0 {
                 continue;
             }
-            let mut sum = Sum::of(location.below(&visited.names).to_string(), attr);
+            let mut sum = Sum::of(&location.below(&visited.names), attr);
             if is_again {
-                sum = Sum { path: sum.path, ..Sum::default() };
+                let Sum { path, path_hex, shown, .. } = sum;
+                sum = Sum { path, path_hex, shown, ..Sum::default() };
             }
             above.push(sum);
             if !is_directory {
@@ -200,7 +210,7 @@ fn table(sums: &[Sum], exact: bool) -> String {
             text(sum.allocated_bytes),
             text(sum.size_bytes),
             sum.files,
-            sum.path
+            sum.shown
         );
     }
     out

@@ -10,6 +10,7 @@ use crate::output::{complain, confirm, say, umask};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use weir_tools::known::Known;
 use weir_tools::location::{Location, Written};
 use weir_tools::mounts::{Links, Mounts, Place};
 use weir_tools::remove::{Event, remove_known};
+use weir_tools::rename::{may_be_one, rename};
 use weir_vfs::{Caller, Error, FileKind, RenameFlags};
 
 /// Rename or move files and directories
@@ -195,8 +197,10 @@ impl One<'_> {
             if entry_of(from).asked(|| self.asked())? == entry_of(&to).asked(|| self.asked())? {
                 return Err(Failure::new(self.asked(), "both are the same file"));
             }
-            fs::remove_file(from).asked(|| self.asked())?;
-            return Ok(Moved::To(shown, source.ino()));
+            if are_two_entries(from, &to).asked(|| self.asked())? {
+                fs::remove_file(from).asked(|| self.asked())?;
+                return Ok(Moved::To(shown, source.ino()));
+            }
         }
         match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, &to, flags) {
             Err(rustix::io::Errno::XDEV) => Ok(Moved::Elsewhere),
@@ -228,27 +232,15 @@ impl One<'_> {
         if let Some(there) = &target.attr {
             self.may_replace(there.id.ino)?;
         }
-        let (Some(old), Some(new)) = (&source.name, &target.name) else {
+        if source.name.is_none() || target.name.is_none() {
             return Err(Failure::new(asked(), "a root cannot be moved"));
-        };
-        let is_link = target.attr.as_ref().is_some_and(|there| there.id == attr.id)
-            && attr.kind != FileKind::Directory
-            && attr.nlink > 1;
-        if is_link && !self.args.no_clobber {
-            // A rename does nothing for two names of one file (RFC 8881 section 18.26.3).
-            if (source.dir, old) == (target.dir, new) {
-                return Err(Failure::new(asked(), "both are the same file"));
-            }
-            source.fs.unlink(&Caller::Own, source.dir.entry(old)).await.asked(asked)?;
-            return Ok(Moved::To(target.shown, attr.id.ino));
         }
-        let renamed = source.fs.rename(
-            &Caller::Own,
-            source.dir.entry(old),
-            target.dir.entry(new),
-            self.flags(),
-        );
-        match renamed.await {
+        let has_names = attr.kind != FileKind::Directory && attr.nlink > 1;
+        let is_same = (source.dir, &source.name) == (target.dir, &target.name);
+        if is_same && has_names && !self.args.no_clobber {
+            return Err(Failure::new(asked(), "both are the same file"));
+        }
+        match rename(&source, &target, self.flags()).await {
             Err(Error::CrossDevice) => Ok(Moved::Elsewhere),
             renamed => renamed.asked(asked).map(|()| Moved::To(target.shown, attr.id.ino)),
         }
@@ -400,8 +392,31 @@ impl One<'_> {
 /// The directory of a name, without symbolic links, and the name.
 fn entry_of(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(above(path).canonicalize()?.join(name))
+}
+
+fn above(path: &Path) -> &Path {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-    Ok(above.unwrap_or(Path::new(".")).canonicalize()?.join(name))
+    above.unwrap_or(Path::new("."))
+}
+
+/// Whether two names of a file are two entries: in one directory, they may be one that the file system takes
+/// for both (it folds case, say).
+fn are_two_entries(a: &Path, b: &Path) -> io::Result<bool> {
+    let directory = |path: &Path| above(path).metadata().map(|found| (found.dev(), found.ino()));
+    let mut sought = vec![a.file_name(), b.file_name()];
+    let may_be_one = match (a.file_name(), b.file_name()) {
+        (Some(a), Some(b)) => may_be_one(a.as_bytes(), b.as_bytes()),
+        _ => true,
+    };
+    if !may_be_one || directory(a)? != directory(b)? {
+        return Ok(true);
+    }
+    for entry in fs::read_dir(above(a))? {
+        let name = entry?.file_name();
+        sought.retain(|sought| *sought != Some(&name));
+    }
+    Ok(sought.is_empty() && a.file_name() != b.file_name())
 }
 
 /// Says what fails.

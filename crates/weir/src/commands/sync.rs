@@ -4,7 +4,7 @@ use super::cp::bar::{Bar, in_a_line, progress_bar};
 use super::cp::plan::{is_inside, is_inside_locally};
 use super::cp::signals::{end_by_signals, say_what_is_left};
 use super::with_mounts;
-use crate::arguments::{JsonArgs, MountArgs, location};
+use crate::arguments::{JsonArgs, MountArgs, bytes, location};
 use crate::ended::Ended;
 use crate::output::{print_json, say, umask};
 use indicatif::ProgressBar;
@@ -16,7 +16,6 @@ use weir_tools::copy::{Copier, Filter, Mirror, Options};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts, Place};
-use weir_tools::size::Size;
 use weir_tools::sync::sync;
 use weir_vfs::FileKind;
 
@@ -75,9 +74,9 @@ pub(crate) struct Args {
     /// Print a line for each file
     #[arg(short, long)]
     verbose: bool,
-    /// Most bytes per second that move through weir
-    #[arg(long, value_name = "SIZE")]
-    bwlimit: Option<Size>,
+    /// Most bytes per second that move through weir; 0 for any number
+    #[arg(long, value_name = "SIZE", value_parser = bytes())]
+    bwlimit: Option<u64>,
     /// Number of files to copy at the same time
     #[arg(short, long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
@@ -106,7 +105,7 @@ impl Args {
             recursive: true,
             preserve: true,
             dry_run: self.dry_run,
-            bytes_per_second: self.bwlimit.map(|rate| rate.of(0).max(1)),
+            bytes_per_second: self.bwlimit.filter(|&rate| rate > 0),
             jobs: self.jobs.into(),
             umask: umask(),
             resume_bytes: Some(CHECKPOINT_BYTES),

@@ -84,7 +84,7 @@ impl V4 {
         let build =
             |known: &OpenRecord, client| self.open_ops(state, known, client, access, &claim);
         let reconnects = self.reconnects();
-        let mut opens = 0;
+        let (before, mut opens) = (state.known.lock().stateid, 0);
         let (answer, opened) = loop {
             let answer = self.change(state, cred, "OPEN", &build).await?;
             self.checked("OPEN", answer.status)?;
@@ -104,12 +104,14 @@ impl V4 {
                 }
             }
         };
-        if is_other_file(state, &answer_handle(&answer.results)) {
+        if let Some(other) = answer_handle(&answer.results).filter(|found| *found != state.handle) {
             // By now the name refers to another file.
-            let build = |known: &OpenRecord, _| self.close_ops(state, known);
+            let build = |known: &OpenRecord, _| self.close_ops(&other, known);
             if let Err(error) = self.change(state, cred, "CLOSE", &build).await {
                 tracing::debug!("{error}");
             }
+            // That of the file itself, which this mount may have open.
+            state.known.lock().stateid = before;
             return Err(weir_vfs::Error::Stale.into());
         }
         match self.wants_delegations {
@@ -156,10 +158,10 @@ impl V4 {
         (vec![putfh(at), Op::Open(args), Op::Getfh(())], Counted::Open)
     }
 
-    fn close_ops(&self, state: &OpenState, known: &OpenRecord) -> (Vec<Op>, Counted) {
+    fn close_ops(&self, file: &Handle, known: &OpenRecord) -> (Vec<Op>, Counted) {
         let open_stateid = known.open_stateid(self.has_sessions());
         let close = Op::Close(close::Args { seqid: known.seqid, open_stateid });
-        (vec![putfh(&state.handle), close], Counted::Open)
+        (vec![putfh(file), close], Counted::Open)
     }
 
     /// Creates a file in minor version 0, which only OPEN can do, and closes it.
@@ -210,7 +212,7 @@ impl V4 {
         cred: &OpaqueAuth,
         state: &OpenState,
     ) {
-        let build = |known: &OpenRecord, _| self.close_ops(state, known);
+        let build = |known: &OpenRecord, _| self.close_ops(&state.handle, known);
         // If this fails, the open ends with the lease.
         if let Err(error) = self.change(state, cred, "CLOSE", &build).await {
             tracing::debug!("{error}");
@@ -277,7 +279,7 @@ impl V4 {
     async fn send_close(&self, state: &OpenState, cred: &OpaqueAuth) {
         let mut sent = state.stateid(self.has_sessions());
         for _ in 0..MAX_CLOSES {
-            let build = |known: &OpenRecord, _| self.close_ops(state, known);
+            let build = |known: &OpenRecord, _| self.close_ops(&state.handle, known);
             match self.change(state, cred, "CLOSE", &build).await {
                 Ok(answer) => {
                     let now = state.stateid(self.has_sessions());
@@ -428,10 +430,6 @@ fn answer_handle(results: &[OpRes]) -> Option<Handle> {
         OpRes::Getfh(Ok(handle)) => Some(Handle(handle.0.clone())),
         _ => None,
     })
-}
-
-fn is_other_file(state: &OpenState, handle: &Option<Handle>) -> bool {
-    handle.as_ref().is_some_and(|handle| *handle != state.handle)
 }
 
 fn owner_of(client_id: ClientId, owner: u64) -> StateOwner {
