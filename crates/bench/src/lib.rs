@@ -4,7 +4,8 @@
 //! Each benchmark is a module with `Options`, a function `run`, and a `Report` that serializes and
 //! prints as tables: [`cached`] and [`uncached`] compare the page cache with the kernel's;
 //! [`serve`] compares NFS servers; [`mount`] compares mounts; [`readplus`] measures the benefit of
-//! READ_PLUS; [`tree`] copies trees of small files; [`run`] runs commands beside a hot neighbour. Targets and reference figures are in `data/`.
+//! READ_PLUS; [`tree`] copies trees of small files; [`run`] runs commands beside a hot neighbour.
+//! Targets and reference figures are in `data/`.
 //!
 //! A run measures processor time and signals of the whole process, so a process makes one run at a
 //! time. [`interrupt::stop`] ends it early: it then removes what it created (servers, mounts,

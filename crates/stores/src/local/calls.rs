@@ -27,7 +27,7 @@ pub(in crate::local) const MOST: usize = 256;
 pub(in crate::local) struct Calls {
     most: usize,
     taken: AtomicUsize,
-    /// The length of the queue. Whoever gives a place back looks at it after that, and a call looks for a place after
+    /// The length of the queue. A call that gives a place back looks at it after that, and a call looks for a place after
     /// it has entered the queue; so one of them sees the other.
     waiting: AtomicUsize,
     queue: Mutex<Queue>,
