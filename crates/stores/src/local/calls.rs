@@ -27,8 +27,8 @@ pub(in crate::local) const MOST: usize = 256;
 pub(in crate::local) struct Calls {
     most: usize,
     taken: AtomicUsize,
-    /// The length of the queue. A call that gives a place back looks at it after that, and a call looks for a place after
-    /// it has entered the queue; so one of them sees the other.
+    /// The length of the queue. A call that gives a place back looks at it after that, and a call looks for a place
+    /// after it has entered the queue; so one of them sees the other.
     waiting: AtomicUsize,
     queue: Mutex<Queue>,
     in_place: InPlace,
