@@ -246,7 +246,11 @@ impl Bench<'_> {
     /// The neighbour alone, in as much memory.
     fn alone(&self) -> Result<Seen> {
         let (_group, mut neighbour) = self.neighbour()?;
-        Ok(neighbour.beside(|| Ok(std::thread::sleep(self.options.alone)))?.1)
+        let waits = || {
+            std::thread::sleep(self.options.alone);
+            Ok(())
+        };
+        Ok(neighbour.beside(waits)?.1)
     }
 
     /// A control group, and a neighbour in it whose file is in memory.
