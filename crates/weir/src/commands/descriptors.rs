@@ -22,6 +22,6 @@ pub(crate) fn raise() -> Raised {
 impl Drop for Raised {
     fn drop(&mut self) {
         // It was allowed before.
-        let _ = setrlimit(Resource::Nofile, self.before.clone());
+        let _ = setrlimit(Resource::Nofile, self.before);
     }
 }
