@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_of_flock_is_held_exactly_while_a_program_knows_of_it_whatever_the_order_of_events() {
+    fn a_lock_of_flock_is_held_exactly_while_a_program_knows_of_it_in_every_order_of_events() {
         let request = |is_killed| task(Next::Begin, is_killed, None);
         let release = task(Next::Release(Why::Asked), false, Some(0));
         let cases = [
