@@ -90,11 +90,12 @@ mod tests {
             dir: FileId,
             file: &WholeFile,
         ) -> Result<Option<Attr>> {
+            let store = self.below();
             let (temporary, name) = (dir.entry(&file.temporary), dir.entry(&file.name));
             let new = SetAttr::default();
-            let made = self.0.create(caller, temporary.with(&new), CreateMode::MustBeNew).await?;
-            self.0.sync_node(made.attr.id).await?;
-            self.0.rename(caller, temporary, name, RenameFlags::Replace).await?;
+            let made = store.create(caller, temporary.with(&new), CreateMode::MustBeNew).await?;
+            store.sync_node(made.attr.id).await?;
+            store.rename(caller, temporary, name, RenameFlags::Replace).await?;
             Ok(Some(made.attr))
         }
     }
