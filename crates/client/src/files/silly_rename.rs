@@ -132,14 +132,12 @@ impl OpenFiles {
         self.0.lock().get(&id).is_some_and(|entry| entry.silly_renamed.is_some())
     }
 
-    /// Records the name for the last close; gives it back if the file is closed already, or has one.
+    /// Records the name for the last close; gives back the name to remove: an earlier one of the file, or this one if
+    /// the file is closed already.
     fn set_silly_renamed(&self, id: FileId, renamed: SillyRenamed) -> Result<(), SillyRenamed> {
         match self.0.lock().get_mut(&id) {
-            Some(entry) if entry.silly_renamed.is_none() => {
-                entry.silly_renamed = Some(renamed);
-                Ok(())
-            }
-            _ => Err(renamed),
+            Some(entry) => entry.silly_renamed.replace(renamed).map_or(Ok(()), Err),
+            None => Err(renamed),
         }
     }
 
@@ -161,11 +159,11 @@ impl OpenFiles {
         let renamed = self.silly_name(cred, &dir, attr.id);
         let to = (&dir, &renamed.name[..]);
         protocol.rename(&renamed.cred, (&dir, name), to, RenameFlags::Replace).await?;
-        match self.set_silly_renamed(attr.id, renamed) {
-            Ok(()) => Ok(()),
-            // Closed in between.
-            Err(renamed) => renamed.try_remove(protocol).await,
+        if let Err(unused) = self.set_silly_renamed(attr.id, renamed) {
+            // Closed in between, or it is the name that was removed here.
+            unused.remove(protocol).await;
         }
+        Ok(())
     }
 
     /// Renames an entry. A file that it replaces stays while this mount has it open.
@@ -193,9 +191,9 @@ impl OpenFiles {
             kept.remove(protocol).await;
             return Err(error);
         }
-        if let Err(kept) = self.set_silly_renamed(replaced.attr.id, kept) {
-            // Closed in between.
-            kept.remove(protocol).await;
+        if let Err(unused) = self.set_silly_renamed(replaced.attr.id, kept) {
+            // Closed in between, or an earlier name.
+            unused.remove(protocol).await;
         }
         Ok(())
     }
