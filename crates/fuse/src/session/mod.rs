@@ -306,7 +306,9 @@ impl Receiver {
     }
 
     fn begin(&self, waker: &Waker, request: Request, buffer: &mut Buffer, begun: Begun) {
-        let waits_for_lock = matches!(request.op, Op::Setlk { wait: true, .. });
+        // The kernel sends a release by flock(2) or F_SETLKW as SETLKW, too.
+        let waits_for_lock = matches!(&request.op, Op::Setlk { args, wait: true }
+            if args.kind.cast_signed() != libc::F_UNLCK);
         let (is_flush, unique) = (matches!(request.op, Op::Flush { .. }), request.unique);
         let reply = self.table.enter(&self.device, request.unique, request.from, waits_for_lock);
         let data = match &request.op {
