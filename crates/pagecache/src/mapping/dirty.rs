@@ -166,12 +166,14 @@ impl DirtyFile for Mapping {
             // A task queued behind a store that hangs will also settle what is written until it
             // starts.
             let queued = std::mem::replace(&mut state.settle_queued, true);
+            state.settling += usize::from(!queued);
             drop(state);
             if !queued {
                 let settled = self.clone();
                 self.lane().tasks.spawn(async move {
                     settled.state.lock().settle_queued = false;
                     settled.settle().await;
+                    settled.state.lock().settling -= 1;
                 });
             }
             return;

@@ -135,6 +135,8 @@ pub(crate) struct State {
     pub(crate) overlay: AttributeOverlay,
     /// A task that settles the times is queued and has not started.
     pub(crate) settle_queued: bool,
+    /// Tasks that settle the times, queued ones too.
+    pub(crate) settling: usize,
     pub(crate) durability: Durability,
     pub(crate) syncs: Syncs,
 }
@@ -218,6 +220,7 @@ impl Mapping {
                 invalidating: false,
                 overlay: AttributeOverlay::new(&attr, change_lead, others),
                 settle_queued: false,
+                settling: 0,
                 durability: Durability::default(),
                 syncs: Syncs::default(),
             }),
