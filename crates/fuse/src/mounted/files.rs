@@ -176,7 +176,6 @@ impl Mounted {
             node,
             // What the kernel keeps is not kept here as well.
             uncached: able && (self.settings.uncached || direct || kernel_keeps),
-            append: appends,
             by_kernel,
         };
         let treated = match by_kernel {
@@ -255,7 +254,8 @@ impl Mounted {
         let mut flags = open.flags();
         let given = args.flags.cast_signed();
         let from_kernels_cache = args.write_flags & abi::WRITE_CACHE != 0;
-        if open.append && !from_kernels_cache {
+        // As the flags are now: fcntl(2) may have changed them since the open.
+        if given & libc::O_APPEND != 0 && !open.by_kernel && !from_kernels_cache {
             flags |= IoFlags::APPEND;
         }
         if given & libc::O_SYNC == libc::O_SYNC {

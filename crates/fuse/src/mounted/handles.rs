@@ -11,8 +11,6 @@ pub(crate) struct OpenFile {
     pub(crate) node: u64,
     /// Its reads and writes leave the cache as it was.
     pub(super) uncached: bool,
-    /// Writes go to the end of the file.
-    pub(super) append: bool,
     /// The kernel keeps what is read and written.
     pub(super) by_kernel: bool,
 }

@@ -155,6 +155,10 @@ impl Pending {
     }
 
     fn give_up(&self) {
+        // The kernel interrupts no request that is answered.
+        if self.waits_for_lock {
+            self.given_up.notify_one();
+        }
         let _ = self.answer(-libc::EINTR, &[]);
     }
 }

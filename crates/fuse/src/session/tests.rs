@@ -302,6 +302,25 @@ fn what_is_appended_goes_to_the_end_whichever_cache_keeps_the_file() {
     }
 }
 
+/// fcntl(2) changes O_APPEND of an open file.
+#[test]
+fn a_write_appends_if_its_file_is_set_to_append_by_then() {
+    let (plain, append) = (libc::O_WRONLY, libc::O_WRONLY | libc::O_APPEND);
+    let cases = [(append, plain, &b"aftereX"[..]), (plain, append, b"beforeXafter")];
+    for (opened, set, expected) in cases {
+        let mut kernel = Kernel::start();
+        let (node, fh) = kernel.create(b"f");
+        assert_eq!(kernel.write(node, fh, 0, b"beforeX"), 7);
+        let open = abi::OpenIn { flags: opened.cast_unsigned(), ..Default::default() };
+        let writing = kernel.ok::<abi::OpenOut>(opcode::OPEN, node, &[open.as_bytes()]).fh;
+        let flags = set.cast_unsigned();
+        let args = abi::WriteIn { fh: writing, size: 5, flags, ..Default::default() };
+        let out: abi::WriteOut = kernel.ok(opcode::WRITE, node, &[args.as_bytes(), b"after"]);
+        assert_eq!(out.size, 5);
+        assert_eq!(kernel.read(node, fh, 0, 100), expected);
+    }
+}
+
 #[test]
 fn a_name_that_cannot_be_found_now_is_asked_for_again() {
     let store = Fault::over(MemoryFs::new(), 1);

@@ -38,7 +38,7 @@ fn waits_for_locks_leave_room_for_the_release() {
     for _ in 0..asked - MOST_LOCK_WAITS as u64 {
         assert_eq!(kernel.receive().1, -libc::ENOLCK);
     }
-    let release = kernel.ask(opcode::SETLK, node, &[lock(0, libc::F_UNLCK).as_bytes()]);
+    let release = kernel.ask(opcode::SETLKW, node, &[lock(0, libc::F_UNLCK).as_bytes()]);
     // And a grant.
     let mut numbers = Vec::new();
     while numbers.len() < 2 {
