@@ -8,6 +8,7 @@ use std::time::Duration;
 use weir_stores::testing::{new_file, read_all, write};
 use weir_vfs::{
     Access, Caller, CreateMode, Error, FileSystem, ReaddirRequest, RenameFlags, SetAttr, Unnamed,
+    WholeFile,
 };
 
 const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
@@ -67,6 +68,63 @@ async fn a_file_that_is_replaced_while_it_is_open_stays_until_it_is_closed() {
         let names = nfs.readdir(&Caller::Own, list).await.unwrap().entries;
         let names: Vec<_> = names.into_iter().map(|entry| entry.name).collect();
         assert_eq!(names, [b"file"], "version {version}");
+        nfs.unlink(&Caller::Own, root.entry(b"file")).await.unwrap();
+        nfs.unmount().await;
+    }
+}
+
+/// As by `rm -r` of the directory, which lists the hidden name as well.
+#[tokio::test]
+async fn a_removed_file_stays_until_it_is_closed_although_its_hidden_name_is_removed() {
+    let served = Served::start();
+    for version in ["3", "4.0"] {
+        let nfs = served.mount(&format!("vers={version}")).await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let root = nfs.root();
+        write(&*new_file(&fs, root, "file").await, 0, b"old").await.unwrap();
+        let open = opened(&nfs, b"file").await;
+        nfs.unlink(&Caller::Own, root.entry(b"file")).await.unwrap();
+        let names = async || {
+            let list = ReaddirRequest { dir: root, cookie: 0, max_entries: 9, with_attr: false };
+            let names = nfs.readdir(&Caller::Own, list).await.unwrap().entries;
+            names.into_iter().map(|entry| entry.name).collect::<Vec<_>>()
+        };
+        for _ in 0..2 {
+            let [hidden] = &names().await[..] else { panic!("{version}: {:?}", names().await) };
+            nfs.unlink(&Caller::Own, root.entry(hidden)).await.unwrap();
+            assert_eq!(read_all(&*open, 100).await, b"old", "version {version}");
+        }
+        drop(open);
+        nfs.unmount().await;
+        let nfs = served.mount(&format!("vers={version}")).await;
+        let list = ReaddirRequest { dir: root, cookie: 0, max_entries: 9, with_attr: false };
+        assert!(nfs.readdir(&Caller::Own, list).await.unwrap().entries.is_empty(), "{version}");
+        nfs.unmount().await;
+    }
+}
+
+#[tokio::test]
+async fn an_open_file_is_not_replaced_whole_where_its_users_would_lose_it() {
+    let served = Served::start();
+    for version in ["3", "4.0"] {
+        let nfs = served.mount(&format!("vers={version}")).await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let root = nfs.root();
+        write(&*new_file(&fs, root, "file").await, 0, b"old").await.unwrap();
+        let open = opened(&nfs, b"file").await;
+        let new = WholeFile {
+            temporary: b"temporary".to_vec(),
+            name: b"file".to_vec(),
+            replaced: Some(open.getattr().await.unwrap().id),
+            data: Vec::new(),
+            size: 0,
+            mode: 0o644,
+            owner: None,
+            times: None,
+        };
+        assert_eq!(nfs.put_whole(&Caller::Own, root, &new).await, Ok(None), "{version}");
+        assert_eq!(read_all(&*open, 100).await, b"old", "version {version}");
+        drop(open);
         nfs.unlink(&Caller::Own, root.entry(b"file")).await.unwrap();
         nfs.unmount().await;
     }

@@ -184,7 +184,7 @@ impl OpenFiles {
         };
         let kept = self.silly_name(Arc::clone(&cred), to.0, replaced.attr.id);
         if let Err(error) = protocol.link(&cred, &replaced.handle, to.0, &kept.name).await {
-            tracing::debug!("an open file is lost with its last name: {error}");
+            tracing::warn!("an open file is lost with its last name: {error}");
             return protocol.rename(&cred, from, to, flags).await;
         }
         if let Err(error) = protocol.rename(&cred, from, to, flags).await {

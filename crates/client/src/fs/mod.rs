@@ -590,9 +590,7 @@ impl FileSystem for NfsFs {
         check_owners(uid, gid)?;
         let (dir, cred) = (self.place(dir.entry(&file.name))?.0, self.cred(caller));
         let file = file.clone();
-        let put = self
-            .mount
-            .run(|state| async move { state.protocol.put_whole(&cred, &dir, &file).await });
+        let put = self.mount.run(|state| async move { state.put_whole(&cred, &dir, &file).await });
         let Some(node) = self.renaming(put).await? else { return Ok(None) };
         self.mount.state.handles.remember(&node.attr, &node.handle);
         Ok(Some(node.attr))

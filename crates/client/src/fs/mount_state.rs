@@ -6,7 +6,7 @@ use crate::files::deferred_close::Deferred;
 use crate::files::silly_rename::OpenFiles;
 use crate::fs::handles::Handles;
 use crate::mount::UNMOUNT_TIMEOUT;
-use crate::protocol::Protocol;
+use crate::protocol::{Handle, Node, Protocol};
 use crate::transport::Counters;
 use crate::{MountOptions, Version};
 use std::future::Future;
@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use weir_rpc::OpaqueAuth;
-use weir_vfs::{Error, Result};
+use weir_vfs::{Error, Result, WholeFile};
 
 /// One mount. It ends when this is dropped.
 pub(crate) struct Mount {
@@ -48,6 +48,21 @@ pub(crate) const MOST_OPERATIONS: usize = 4096;
 pub(crate) const MOST_TRANSFERS: usize = 256;
 
 impl MountState {
+    /// [`Protocol::put_whole`], unless this mount has the replaced file open and would lose it: a rename of its own
+    /// keeps that for its users.
+    pub(crate) async fn put_whole(
+        &self,
+        cred: &OpaqueAuth,
+        dir: &Handle,
+        file: &WholeFile,
+    ) -> crate::Result<Option<Node>> {
+        let is_lost = |id| !self.protocol.keeps_unlinked() && self.open_files.is_open(id);
+        match file.replaced.is_some_and(is_lost) {
+            true => Ok(None),
+            false => self.protocol.put_whole(cred, dir, file).await,
+        }
+    }
+
     /// Returns the state that the server holds, as far as the server answers in time.
     pub(crate) async fn end(&self) {
         let close = async {
