@@ -123,8 +123,8 @@ async fn like_replaced(
 async fn has_acl_of(replaced: &Attr, to: &Place, id: FileId) -> bool {
     let list = match to.fs.get_acl(replaced.id.acl(AclKind::Access)).await {
         Ok(list) => list,
-        // Stores without lists, and files that another program has removed, have none.
-        Err(Error::NotSupported | Error::NotFound | Error::Stale) => return true,
+        Err(Error::NotSupported) => return true,
+        // Whether a file had a list that another program has removed meanwhile is not known any more.
         Err(_) => return false,
     };
     let is_inherited = || async { to.fs.get_acl(id.acl(AclKind::Access)).await != Ok(None) };
