@@ -127,6 +127,11 @@ pub(crate) fn paired(a: &[f64], b: &[f64]) -> f64 {
     median(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())
 }
 
+/// The order of a round of `count` things: every second one goes backwards, so that none always follows the same.
+pub(crate) fn in_turn(count: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |i| if round.is_multiple_of(2) { i } else { count - 1 - i })
+}
+
 /// Offsets of blocks in a part of a file.
 #[derive(Clone)]
 pub(crate) struct Walk {
@@ -219,6 +224,12 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(median(&[]), 0.0);
         assert_eq!(paired(&[2.0, 20.0, 300.0], &[1.0, 10.0, 100.0]), 2.0);
+    }
+
+    #[test]
+    fn every_second_round_goes_backwards() {
+        let order = |round| in_turn(3, round).collect::<Vec<_>>();
+        assert_eq!([order(0), order(1), order(2)], [[0, 1, 2], [2, 1, 0], [0, 1, 2]]);
     }
 
     #[test]

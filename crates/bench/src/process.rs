@@ -13,6 +13,12 @@ pub(crate) fn program() -> Result<PathBuf> {
     std::env::current_exe().asked(|| "find this program".into())
 }
 
+/// Whether it is a program of the system.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let dirs = ["/usr/bin", "/bin", "/usr/local/bin"];
+    dirs.iter().any(|dir| Path::new(dir).join(program).exists())
+}
+
 /// The arguments that run this program as the helper `name`.
 pub(crate) fn arguments(name: &str, settings: &impl Serialize) -> Result<[String; 4]> {
     let settings = serde_json::to_string(settings).map_err(io::Error::from);

@@ -14,7 +14,7 @@ mod mapped;
 mod place;
 mod work;
 
-use crate::measure::{median, processor_times};
+use crate::measure::{in_turn, median, processor_times};
 use crate::observer::Observer;
 use crate::peers::{Host, Peer};
 use crate::report::{self, Target, table};
@@ -150,7 +150,7 @@ impl Run<'_> {
     ) -> Result<()> {
         for round in 0..self.options.rounds as usize {
             let count = side.ways.len();
-            for index in (0..count).map(|i| if round % 2 == 0 { i } else { count - 1 - i }) {
+            for index in in_turn(count, round) {
                 let way = side.ways[index];
                 let name = format!("mount-{}-{round}-{index}-{}", side.source.len(), works.len());
                 let point = self.scratch.dir(&name)?;

@@ -54,7 +54,10 @@ impl Way {
         let mut ways = vec![Self::Directory];
         ways.extend([false, true].map(|kernel_keeps| Self::Weir { kernel_keeps }));
         ways.extend(
-            [Self::Bindfs, Self::Rclone].into_iter().filter(|way| is_installed(way.name())),
+            [(Self::Bindfs, "bindfs"), (Self::Rclone, "rclone")]
+                .into_iter()
+                .filter(|(_, program)| process::is_installed(program))
+                .map(|(way, _)| way),
         );
         ways
     }
@@ -67,12 +70,6 @@ impl Way {
         }
         ways
     }
-}
-
-/// Whether the first word of `name` is a program of the system.
-fn is_installed(name: &str) -> bool {
-    let program = name.split(' ').next().unwrap_or(name);
-    ["/usr/bin", "/bin", "/usr/local/bin"].iter().any(|dir| Path::new(dir).join(program).exists())
 }
 
 /// What is mounted.

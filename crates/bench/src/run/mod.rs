@@ -15,7 +15,7 @@ pub(crate) use neighbour::{NAME, run as help};
 
 use crate::interrupt;
 use crate::limit::Limit;
-use crate::measure::{children_seconds, median};
+use crate::measure::{children_seconds, in_turn, median};
 use crate::observer::Observer;
 use crate::report::{self, Target, table};
 use crate::scratch::{Scratch, forget};
@@ -124,7 +124,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<Report> {
         let mut taken: Vec<Vec<Taken>> = ways.iter().map(|_| Vec::new()).collect();
         for (round, alone) in alones.iter().enumerate() {
             let count = ways.len();
-            for index in (0..count).map(|i| if round % 2 == 0 { i } else { count - 1 - i }) {
+            for index in in_turn(count, round) {
                 interrupt::check()?;
                 observer.progress(&format!("{}, {}\n", work.name, ways[index].name()));
                 taken[index].push(bench.round(work, ways[index], *alone)?);

@@ -1,8 +1,8 @@
 //! The commands, and the ways to run them.
 
-use crate::process;
+use crate::process::{self, is_installed};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use weir_tools::failure::Result;
 
 /// A command that reads much, or copies it.
@@ -147,10 +147,4 @@ pub(super) fn arguments(
     args.extend(["/bin/sh", "-c", work.script, "sh"].map(OsString::from));
     args.extend([&places.data, &places.out, &places.database].map(|path| path.into()));
     Ok(args)
-}
-
-/// Whether it is a program of the system.
-fn is_installed(program: &str) -> bool {
-    let dirs = ["/usr/bin", "/bin", "/usr/local/bin"];
-    dirs.iter().any(|dir| Path::new(dir).join(program).exists())
 }

@@ -7,7 +7,7 @@ pub(crate) mod load;
 
 pub use load::{Amount, Work};
 
-use crate::measure::{histogram, median, paired};
+use crate::measure::{histogram, in_turn, median, paired};
 use crate::observer::Observer;
 use crate::peers::{Host, Peer, Wanted};
 use crate::report::table;
@@ -157,7 +157,7 @@ fn side_by_side(
     for round in 0..rounds as usize {
         for (&work, taken) in works.iter().zip(&mut taken) {
             let count = targets.len();
-            for index in (0..count).map(|i| if round % 2 == 0 { i } else { count - 1 - i }) {
+            for index in in_turn(count, round) {
                 let (peer, target) = &mut targets[index];
                 taken[index].push(target.run(work, amount, peer)?);
             }

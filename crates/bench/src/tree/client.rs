@@ -152,8 +152,7 @@ impl Tool {
 
     /// Those that are installed.
     pub(super) fn present() -> Vec<Self> {
-        let dirs = ["/usr/bin", "/bin", "/usr/local/bin"];
-        let is_there = |tool: &Self| dirs.iter().any(|d| Path::new(d).join(tool.name()).exists());
+        let is_there = |tool: &Self| process::is_installed(tool.name());
         [Self::Cp, Self::Rsync].into_iter().filter(is_there).collect()
     }
 

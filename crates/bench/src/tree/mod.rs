@@ -14,7 +14,7 @@ pub use client::Work;
 
 use crate::interrupt;
 use crate::kernel_mount::KernelMount;
-use crate::measure::median;
+use crate::measure::{in_turn, median};
 use crate::observer::Observer;
 use crate::peers::{Host, Peer, Wanted};
 use crate::report::{self, Target, table};
@@ -181,7 +181,7 @@ impl Run<'_> {
             clients.iter().map(|_| Default::default()).collect();
         for round in 0..self.options.rounds as usize {
             let count = clients.len();
-            for index in (0..count).map(|i| if round % 2 == 0 { i } else { count - 1 - i }) {
+            for index in in_turn(count, round) {
                 let name = format!("{version}-{}-{index}-{round}", delay.as_micros());
                 let down = self.scratch.dir(&name)?;
                 for (work, taken) in Work::ALL.into_iter().zip(&mut taken[index]) {
