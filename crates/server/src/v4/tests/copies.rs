@@ -227,17 +227,24 @@ async fn a_copy_in_an_uncached_export_evicts_no_pages() {
     assert_eq!(cache.stats().lost_pages, 0);
 }
 
-#[tokio::test]
-async fn an_open_that_denies_writing_ends_a_copy_without_waiting_for_its_source() {
-    let (f, fault) = with_faults(0).await;
-    let (mut c, mut other) = (f.callable("client").await, f.client("other").await);
+/// Starts a copy by a client that does not answer callbacks; its reads are held. Returns the handle of its destination,
+/// and its name.
+async fn start_held(c: &mut Client, fault: &Fault) -> (FileHandle, StateId) {
     c.service.is_silent = true;
     let source = c.handle_of("/x/source").await;
     let to = c.handle_of("/x/destination").await;
     fault.add(Rule { call: Call::Read, when: When::Always, what: What::Hold });
     let files = [(source, StateId::ANONYMOUS), (to.clone(), StateId::ANONYMOUS)];
-    let copied = start(&mut c, &files, false).await;
+    let copied = start(c, &files, false).await;
     let [name] = copied.response.callback_id[..] else { panic!("{copied:?}") };
+    (to, name)
+}
+
+#[tokio::test]
+async fn an_open_that_denies_writing_ends_a_copy_without_waiting_for_its_source() {
+    let (f, fault) = with_faults(0).await;
+    let (mut c, mut other) = (f.callable("client").await, f.client("other").await);
+    let (to, name) = start_held(&mut c, &fault).await;
     while fault.held() == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -259,13 +266,7 @@ async fn an_open_that_denies_writing_ends_a_copy_without_waiting_for_its_source(
 async fn a_copy_whose_state_is_gone_ends_although_its_source_hangs() {
     let (f, fault) = with_faults(0).await;
     let (mut c, mut other) = (f.callable("client").await, f.client("other").await);
-    c.service.is_silent = true;
-    let source = c.handle_of("/x/source").await;
-    let to = c.handle_of("/x/destination").await;
-    fault.add(Rule { call: Call::Read, when: When::Always, what: What::Hold });
-    let files = [(source, StateId::ANONYMOUS), (to.clone(), StateId::ANONYMOUS)];
-    let copied = start(&mut c, &files, false).await;
-    let [name] = copied.response.callback_id[..] else { panic!("{copied:?}") };
+    let (to, name) = start_held(&mut c, &fault).await;
     let mut ops = walk("/x");
     const DENY_WRITE: u32 = 2;
     ops.push(other.open_op("destination", DENY_WRITE));
@@ -286,13 +287,7 @@ async fn a_copy_ends_when_its_export_becomes_read_only_or_takes_its_user_for_ano
     ] {
         let (f, fault) = with_faults(0).await;
         let mut c = f.callable("client").await;
-        c.service.is_silent = true;
-        let source = c.handle_of("/x/source").await;
-        let to = c.handle_of("/x/destination").await;
-        fault.add(Rule { call: Call::Read, when: When::Always, what: What::Hold });
-        let files = [(source, StateId::ANONYMOUS), (to.clone(), StateId::ANONYMOUS)];
-        let copied = start(&mut c, &files, false).await;
-        let [name] = copied.response.callback_id[..] else { panic!("{copied:?}") };
+        let (to, name) = start_held(&mut c, &fault).await;
         while fault.held() == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
