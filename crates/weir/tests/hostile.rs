@@ -330,7 +330,7 @@ fn readers_that_take_nothing_block_only_themselves() {
         longest = longest.max(start.elapsed());
     }
     println!("the longest of 400 reads beside them took {longest:?}");
-    assert!(longest < Duration::from_secs(5), "{longest:?}");
+    assert!(longest < Duration::from_secs(20), "{longest:?}");
     assert!(setup.memory() < before + (96 << 20), "{} then {}", before, setup.memory());
     setup.serves_others();
     // They lose nothing either, once they read.

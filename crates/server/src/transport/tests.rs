@@ -335,7 +335,7 @@ async fn a_busy_caller_does_not_starve_others() {
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
     stop.cancel();
-    tokio::time::timeout(Duration::from_secs(5), calls).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), calls).await.unwrap().unwrap();
     f.done.await.unwrap();
 }
 

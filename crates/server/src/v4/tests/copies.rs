@@ -106,7 +106,7 @@ async fn a_long_copy_runs_in_the_background_and_cb_offload_reports_its_end() {
     while c.on(&files[1].0, Op::OffloadStatus(*name)).await
         != OpRes::OffloadStatus(Err(Error::BadStateId))
     {
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(60));
     }
     let found =
         f.fs.lookup(&weir_vfs::Caller::Own, f.fs.root().entry(b"destination")).await.unwrap();
@@ -123,7 +123,7 @@ async fn offload_status_reports_progress_and_offload_cancel_ends_a_copy() {
     let name = copied.response.callback_id[0];
     let begun = Instant::now();
     let count = loop {
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(begun.elapsed() < Duration::from_secs(60));
         match c.on(&files[1].0, Op::OffloadStatus(name)).await {
             OpRes::OffloadStatus(Ok(progress)) if progress.complete.is_empty() => {}
             OpRes::OffloadStatus(Ok(progress)) => {
@@ -150,7 +150,7 @@ async fn offload_status_reports_progress_and_offload_cancel_ends_a_copy() {
     while c.on(&files[1].0, Op::OffloadStatus(name)).await
         != OpRes::OffloadStatus(Err(Error::BadStateId))
     {
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(60));
     }
 }
 

@@ -421,7 +421,7 @@ async fn an_unanswered_recall_revokes_the_delegation_after_a_lease() {
             OpRes::Write(Ok(_)) => break,
             other => panic!("{other:?}"),
         }
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(begun.elapsed() < Duration::from_secs(60));
     }
     assert!(begun.elapsed() > Duration::from_secs(2));
     a.ok(vec![]).await;
@@ -449,7 +449,7 @@ async fn a_lost_backchannel_is_reported_and_can_be_bound_again() {
     let down = StatusFlags::CB_PATH_DOWN | StatusFlags::CB_PATH_DOWN_SESSION;
     let begun = Instant::now();
     while a.status_flags != down {
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(60));
         a.ok(vec![]).await;
     }
     let other = a.make("other").await;
@@ -597,7 +597,7 @@ async fn v40_callbacks_go_to_the_address_of_setclientid() {
         if let read @ Delegation::Read(_) = delegation(&reply.results[1]) {
             break stateid(read);
         }
-        assert!(begun.elapsed() < Duration::from_secs(5), "never given");
+        assert!(begun.elapsed() < Duration::from_secs(60), "never given");
     };
     let giving_back = async {
         let CbOp::Recall(recall) = called.recv().await.unwrap() else { panic!() };
