@@ -101,6 +101,7 @@ decorator! {
         Getattr: fn getattr(id: FileId) -> Attr;
         Setattr: fn setattr(caller: &Caller, id: FileId, set: &SetAttr) -> Attr;
         Access: fn access(caller: &Caller, id: FileId, mask: Permissions) -> Permissions;
+        CheckAccess: fn check_access(caller: &Caller, id: FileId, mask: Permissions) -> ();
         Lookup: fn lookup(caller: &Caller, entry: EntryName<'_>) -> Attr;
         Parent: fn parent(dir: FileId) -> Attr;
         Readdir: fn readdir(caller: &Caller, request: ReaddirRequest) -> DirPage;

@@ -138,8 +138,20 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Sets attributes, and returns the resulting ones.
     async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr>;
 
-    /// The permissions in `mask` that the caller has.
+    /// The permissions in `mask` that the caller has, each for itself.
     async fn access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<Permissions>;
+
+    /// Refuses a caller that does not have all permissions in `mask` together. An access control list may give one
+    /// of the caller's groups the right to read and another one the right to write, but then neither both (acl(5)).
+    ///
+    /// # Errors
+    /// [`Error::AccessDenied`].
+    async fn check_access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<()> {
+        match self.access(caller, id, mask).await?.contains(mask) {
+            true => Ok(()),
+            false => Err(Error::AccessDenied),
+        }
+    }
 
     /// Finds a name in a directory.
     async fn lookup(&self, caller: &Caller, entry: EntryName<'_>) -> Result<Attr>;

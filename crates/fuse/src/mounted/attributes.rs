@@ -69,10 +69,8 @@ impl Mounted {
             self.fs.getattr(id).await?;
             return Ok(Answer::nothing());
         }
-        match self.fs.access(&self.caller(from), id, wanted).await?.contains(wanted) {
-            true => Ok(Answer::nothing()),
-            false => Err(Error::AccessDenied.into()),
-        }
+        self.fs.check_access(&self.caller(from), id, wanted).await?;
+        Ok(Answer::nothing())
     }
 
     pub(super) async fn statfs(&self) -> Answered {

@@ -31,9 +31,9 @@ use std::time::Instant;
 use weir_base::sync::Mutex;
 use weir_base::sync::atomic::{AtomicU64, Ordering};
 use weir_vfs::{
-    Access, Acl, AclName, Attr, Caller, CreateMode, Created, DirPage, EntryName, Error, FileId,
-    FileKind, FileSystem, FsStat, NewFile, Permissions, ReaddirRequest, RenameFlags, Result,
-    SetAttr, SpecialFile, XattrMode, XattrName,
+    Access, Acl, AclName, Attr, Caller, CreateMode, Created, DirPage, EntryName, FileId, FileKind,
+    FileSystem, FsStat, NewFile, Permissions, ReaddirRequest, RenameFlags, Result, SetAttr,
+    SpecialFile, XattrMode, XattrName,
 };
 
 /// Most files of a store that stay open after their last close, and the part of the process's descriptors that they
@@ -154,11 +154,8 @@ impl CachedFs {
     /// [`Error::AccessDenied`] if `caller` may not; [`Error::IsDirectory`] or [`Error::Invalid`] if
     /// it is not a regular file; those of the store.
     pub async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<File> {
-        let needed = Permissions::from(access);
-        if *caller != Caller::Own
-            && !self.store().access(caller, id, needed).await?.contains(needed)
-        {
-            return Err(Error::AccessDenied);
+        if *caller != Caller::Own {
+            self.store().check_access(caller, id, access.into()).await?;
         }
         let (mapping, is_known) = self.mapping(id, access).await?;
         let file = File::new(self.shared.clone(), mapping, access);
@@ -250,6 +247,14 @@ impl CachedFs {
         mask: Permissions,
     ) -> Result<Permissions> {
         self.store().access(caller, id, mask).await
+    }
+
+    /// Refuses a caller that does not have all permissions in `mask` together.
+    ///
+    /// # Errors
+    /// [`Error::AccessDenied`]; those of the store.
+    pub async fn check_access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<()> {
+        self.store().check_access(caller, id, mask).await
     }
 
     /// Finds a name in a directory.

@@ -138,7 +138,7 @@ fn call_of(method: FileSystemMethod) -> Option<Call> {
         M::Statfs => Call::Statfs,
         M::Getattr => Call::Getattr,
         M::Setattr => Call::Setattr,
-        M::Access => Call::Access,
+        M::Access | M::CheckAccess => Call::Access,
         M::Lookup => Call::Lookup,
         M::Parent => Call::Parent,
         M::Readdir => Call::Readdir,

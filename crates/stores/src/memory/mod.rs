@@ -239,6 +239,10 @@ impl FileSystem for MemoryFs {
         Ok(rules::granted(caller, &self.node(id)?.ownership(), mask))
     }
 
+    async fn check_access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<()> {
+        require(caller, &self.node(id)?.ownership(), mask)
+    }
+
     async fn lookup(&self, caller: &Caller, entry: EntryName<'_>) -> Result<Attr> {
         check_name(entry.name)?;
         let tree = self.tree.read();

@@ -101,6 +101,18 @@ impl FileSystem for LocalFs {
         .await
     }
 
+    async fn check_access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<()> {
+        self.call(|| {
+            let pinned = self.tree.pin(id)?;
+            let _as_caller = self.identity.assume(caller)?;
+            match sys::may_access(pinned.file.as_fd(), mask)? {
+                true => Ok(()),
+                false => Err(Error::AccessDenied),
+            }
+        })
+        .await
+    }
+
     async fn lookup(&self, caller: &Caller, entry: EntryName<'_>) -> Result<Attr> {
         self.call(|| {
             check_name(entry.name)?;
