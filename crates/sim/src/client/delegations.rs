@@ -14,13 +14,15 @@ use weir_nfs::v4::op::bind_conn_to_session::{Args as Bind, DirFromClient};
 use weir_nfs::v4::op::open::{Delegation, DelegationType};
 use weir_nfs::v4::types::{SessionId, StateId};
 use weir_nfs::v4::{
-    CbCompoundHeader, CbOp, CbOpRes, CompoundResHeader, Error, Op, PROC_CB_COMPOUND,
+    CbCompoundHeader, CbOp, CbOpRes, CompoundResHeader, Error, Op, OpRes, PROC_CB_COMPOUND,
 };
 use weir_rpc::{AcceptStatus, CallHeader, ReplyHeader, start_record};
 use weir_xdr::{Bytes, Decoder};
 
 /// The slot in which delegations are returned: what the other slots do may wait for that.
 pub(super) const SLOT: u32 = 4;
+/// The slot in which the client asks which delegations are good. A call in any other slot may wait for that.
+pub(super) const TESTS: u32 = 6;
 
 #[derive(Clone, Copy)]
 struct Held {
@@ -83,6 +85,30 @@ impl Client {
             Err(error) if is_state_lost(error) || error == Error::DelegRevoked => {}
             Err(Error::Io | Error::NoSpc) if self.world.disk.failures() != (false, false) => {}
             Err(error) => self.world.violation(format!("DELEGRETURN fails: {error:?}")),
+        }
+    }
+
+    /// Forgets the delegations that the server has revoked.
+    pub(super) async fn forget_revoked_delegations(&self) {
+        let held: Vec<_> = {
+            let held = self.v4.delegations.held.lock();
+            held.iter().map(|(file, held)| (file.clone(), held.stateid)).collect()
+        };
+        let stateids: Vec<StateId> = held.iter().map(|(_, stateid)| *stateid).collect();
+        let done = self.run4(TESTS, vec![Op::TestStateid(stateids.into())]).await;
+        let tested = done.last(|result| match result {
+            OpRes::TestStateid(tested) => tested.ok(),
+            _ => None,
+        });
+        // If the session was made anew, the server knows none of them.
+        let Ok(tested) = tested.result else { return };
+        for ((file, stateid), status) in held.into_iter().zip(tested.0) {
+            if let Err(error) = status {
+                let (number, file_name) = (self.number, self.world.file_name(&file));
+                self.world.event(&format!("client {number}: delegation of {file_name}: {error:?}"));
+                self.forget_delegation(&file);
+                self.run4(TESTS, vec![Op::FreeStateid(stateid)]).await;
+            }
         }
     }
 

@@ -23,11 +23,15 @@ use weir_nfs::v4::{CompoundHeader, CompoundResHeader, Detailed, Error, Op, OpRes
 use weir_xdr::{Bytes, Decoder, Opaque};
 
 /// Slots of the session; slot 0 is for all that is done one after the other.
-const SLOTS: usize = 6;
+const SLOTS: usize = 7;
 /// The slot of the calls that recover state: others may wait in theirs meanwhile. Another one is for delegations.
 const RECOVERY: u32 = delegations::SLOT + 1;
 /// The server cannot call back.
 const PATH_DOWN: StatusFlags = StatusFlags::CB_PATH_DOWN.union(StatusFlags::CB_PATH_DOWN_SESSION);
+/// The server has revoked some state.
+const REVOKED: StatusFlags = StatusFlags::EXPIRED_ALL_STATE_REVOKED
+    .union(StatusFlags::EXPIRED_SOME_STATE_REVOKED)
+    .union(StatusFlags::RECALLABLE_STATE_REVOKED);
 /// Bytes of a range that is locked.
 const RANGE: u64 = 100;
 
@@ -128,7 +132,7 @@ pub(super) struct Done {
 }
 
 impl Done {
-    fn last<T>(self, take: impl FnOnce(OpRes) -> Option<T>) -> Outcome<T> {
+    pub(super) fn last<T>(self, take: impl FnOnce(OpRes) -> Option<T>) -> Outcome<T> {
         let result = match self.status {
             Err(error) => Err(failure(error)),
             Ok(()) => self
@@ -189,7 +193,7 @@ impl Client {
                 session: id,
                 sequence_id: in_slot.begin(id),
                 slot,
-                highest_slot: RECOVERY,
+                highest_slot: delegations::TESTS,
                 cache_this: true,
             });
             let all: Vec<Op> = std::iter::once(sequence).chain(ops.iter().cloned()).collect();
@@ -200,6 +204,14 @@ impl Client {
                 && sequenced.status_flags.intersects(PATH_DOWN)
             {
                 self.bind_backchannel(id).await;
+            }
+            // Before the lease counts as renewed: it does not renew what is revoked.
+            if let Some(OpRes::Sequence(Ok(sequenced))) = results.first()
+                && sequenced.status_flags.intersects(REVOKED)
+                && slot != delegations::TESTS
+            {
+                self.world.event(&format!("client {}: {:?}", self.number, sequenced.status_flags));
+                Box::pin(self.forget_revoked_delegations()).await;
             }
             match status {
                 Err(error) if is_session_lost(error) => {
