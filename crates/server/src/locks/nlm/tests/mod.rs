@@ -342,6 +342,23 @@ async fn a_host_that_is_refused_for_want_of_a_record_holds_nothing() {
     assert_eq!(f.take(&c, f.lock(1, 500, 1), SHARED).await, Status::Granted);
 }
 
+/// Linux's lock manager gives a lock up if its reclaim is answered DENIED_GRACE_PERIOD.
+#[tokio::test]
+async fn a_reclaim_waits_for_a_record() {
+    let mut f = Fixture::new().await;
+    let (a, c) = (f.host(1).await, f.host(3).await);
+    assert_eq!(f.take(&a, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
+    f.stop().await;
+    f.start().await;
+    let services = &f.server.as_ref().unwrap().services;
+    let owner = crate::state::Owner { sessions: true, name: "another".into() };
+    services.state.lock().is_to_be_written(owner);
+    crate::storage::recovery::tests::fill_disk(&services.recovery);
+    assert_eq!(f.take(&a, f.lock(1, 0, 0), RECLAIM).await, Status::Granted);
+    // It had no lock.
+    assert_eq!(f.take(&c, f.lock(1, 500, 1), RECLAIM).await, Status::DeniedGracePeriod);
+}
+
 /// NLM allows empty owner names: the process number is enough.
 #[tokio::test]
 async fn unnamed_owners_are_distinguished_by_host_and_process() {
