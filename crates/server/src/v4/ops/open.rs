@@ -19,7 +19,7 @@ use crate::v4::ops::name::{check_name, current_dir};
 use crate::v4::ops::opened::{OpenRights, OpenedFile, Wishes, delegate, open_file, stateid_of};
 use crate::v4::ops::v40::{SequencedRequest, begin_sequenced, begin_sequenced_open};
 use crate::v4::owner_seqid::{OwnerKind, Standing};
-use crate::v4::status::{of_state, of_vfs};
+use crate::v4::status::{of_state, of_unwritten, of_vfs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weir_nfs::v4::op::{close, open, open_downgrade};
