@@ -20,7 +20,7 @@ fn a_server_outlives_writes_beyond_the_limit() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();
-    let mut server = Server::start(&export, &[]);
+    let mut server = Server::start(&export, &["--squash", "none"]);
     let limit = Rlimit { current: Some(4 * MEGABYTE), maximum: None };
     let pid = Pid::from_child(&server.child);
     rustix::process::prlimit(Some(pid), Resource::Fsize, limit).unwrap();
@@ -42,8 +42,8 @@ fn a_server_starts_under_a_limit() {
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();
     let (state, small) = (dir.path().join("state"), dir.path().join("small"));
-    let options = ["serve", "--json", "--bind", "127.0.0.1:0", "--state-dir"].map(Path::new);
-    let serve = weir(options.into_iter().chain([&*state, &*export]));
+    let options = ["serve", "--json", "--squash", "none", "--bind", "127.0.0.1:0", "--state-dir"];
+    let serve = weir(options.map(Path::new).into_iter().chain([&*state, &*export]));
     let server = Server::spawn(limited(8192, &serve));
     let small = file_of(&small, MEGABYTE);
     run(["cp", small.to_str().unwrap(), &server.url("small", "vers=4.2")]);
