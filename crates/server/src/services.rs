@@ -51,7 +51,7 @@ impl Services {
         let slot_tables = state.sessions.slot_tables().clone();
         let state = Arc::new(Mutex::new(state));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
-        let records = Arc::new(ClientTracking::new(state.clone(), recovery.clone()));
+        let records = Arc::new(ClientTracking::new(state.clone(), recovery.clone(), clock.clone()));
         let copies = Arc::new(Copies::new(state.clone(), exports.clone()));
         let recalls = Arc::new(Recalls::new(
             state.clone(),

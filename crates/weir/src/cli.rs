@@ -5,8 +5,8 @@
 
 use crate::commands::{
     bench, cat, check, checksum, chmod, chown, completions, cp, descriptors, df, du, evict,
-    exports, find, ln, lock, ls, man, map, mkdir, mount, mount_helper, mv, rm, run, serve, stat,
-    status, sync, top, touch, tree, truncate, warm,
+    exports, file_size_limit, find, ln, lock, ls, man, map, mkdir, mount, mount_helper, mv, rm,
+    run, serve, stat, status, sync, top, touch, tree, truncate, warm,
 };
 use crate::ended::Ended;
 use crate::output::{complain, end_output};
@@ -115,9 +115,12 @@ pub(crate) fn too_few(command: &str, what: &str) -> ! {
 }
 
 fn run(command: Command) -> Result<Ended> {
-    // What these start keeps the limit that it would have without them.
+    // What these start keeps the limits that it would have without them.
     let starts = matches!(command, Command::Run(_) | Command::Lock(_) | Command::Bench(_));
     let _raised = (!starts).then(descriptors::raise);
+    if !starts {
+        file_size_limit::outlive();
+    }
     match command {
         Command::Serve(args) => serve::run(args),
         Command::Mount(args) => mount::run(args),

@@ -133,7 +133,8 @@ impl Recalls {
     ///
     /// # Errors
     /// [`WouldBlock`](weir_vfs::Error::WouldBlock): a delegation has not been returned yet, or the
-    /// state database cannot be written now.
+    /// state database cannot be written now; [`Io`](weir_vfs::Error::Io): it could not be written
+    /// for longer than a lease.
     pub(crate) async fn claim(
         self: &Arc<Self>,
         node: Node,
@@ -170,7 +171,8 @@ impl Recalls {
     ///
     /// # Errors
     /// [`WouldBlock`](weir_vfs::Error::WouldBlock): a delegation has not been returned yet, or the
-    /// state database cannot be written now.
+    /// state database cannot be written now; [`Io`](weir_vfs::Error::Io): it could not be written
+    /// for longer than a lease.
     pub(crate) async fn claim_names(
         self: &Arc<Self>,
         names: &[Named<'_>],
@@ -208,7 +210,8 @@ impl Recalls {
     ///
     /// # Errors
     /// [`WouldBlock`](weir_vfs::Error::WouldBlock): some are still there after [`PATIENCE`], or the
-    /// state database cannot be written now.
+    /// state database cannot be written now; [`Io`](weir_vfs::Error::Io): it could not be written
+    /// for longer than a lease.
     pub(crate) async fn clear(
         self: &Arc<Self>,
         node: Node,
@@ -235,7 +238,10 @@ impl Recalls {
     }
 
     async fn write_due(&self) -> weir_vfs::Result<()> {
-        self.records.write_due().await.map_err(|NotWritten| weir_vfs::Error::WouldBlock)
+        self.records.write_due().await.map_err(|error| match error {
+            NotWritten::Yet => weir_vfs::Error::WouldBlock,
+            NotWritten::Anymore => weir_vfs::Error::Io,
+        })
     }
 
     /// Recalls the conflicting delegations. Returns whether there are any.

@@ -15,7 +15,7 @@
 //! 3. A client gets opens only while it is on disk ([`Client::is_recorded`]). A client whose state
 //!    was revoked may not reclaim it after a restart: the transition that revokes it adds the owner
 //!    to [`State::take_unwritten`]. Until that is on disk, no transition grants an open, a lock or a
-//!    reservation of a host ([`State::check_settled`]), and replies wait.
+//!    reservation of a host ([`State::check_settled`]), and replies that grant state wait.
 //! 4. Every table is bounded ([`Limits`]), and each client has a share of it. State of clients
 //!    with an expired lease is reclaimed first (`quota`).
 

@@ -134,6 +134,11 @@ impl<F: Clone> State<F> {
         &self.limits
     }
 
+    /// The lease time.
+    pub(crate) fn lease(&self) -> Duration {
+        self.limits.lease
+    }
+
     /// Extends the lease time. Clients learn the new value when they read the attribute. Returns
     /// false and changes nothing if `lease` is shorter: a client that renews by the old value would
     /// be late.

@@ -11,7 +11,8 @@
 //! 4. A change counts as unwritten until it is durable: also while a task writes it, and again if
 //!    the write fails or its task is dropped. So no reply is sent before the changes that it
 //!    depends on are durable. While the database cannot be written, clients are told to try again
-//!    later; each attempt writes what is due.
+//!    later; each attempt writes what is due. A failure that outlasts a lease is an error for them,
+//!    unless the disk is full: that ends without a repair, and clients then go on.
 //! 5. A client may go while its record is being written, and a write that failed or was dropped may
 //!    have left a record. In both cases the owner is treated as idle and its record checked again,
 //!    so no record outlives its client.
@@ -19,9 +20,12 @@
 use crate::state::{ClientId, Owner, State};
 use crate::storage::recovery::Recovery;
 use parking_lot::Mutex;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tracing::error;
+use weir_base::Clock;
 use weir_pagecache::File;
 
 /// How often a transition is tried that waits until what was revoked is on disk. Others may revoke state as fast as it
@@ -29,12 +33,20 @@ use weir_pagecache::File;
 pub(crate) const SETTLE_ATTEMPTS: usize = 8;
 
 /// The database cannot be written; the reason was logged.
-#[derive(Debug)]
-pub(crate) struct NotWritten;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotWritten {
+    /// A later attempt may succeed.
+    Yet,
+    /// It has failed for longer than a lease.
+    Anymore,
+}
 
-fn not_written(error: redb::Error) -> NotWritten {
-    error!("cannot write the state database: {error}");
-    NotWritten
+/// Writes that fail, one after another.
+#[derive(Clone, Copy, Debug)]
+struct Failing {
+    /// The first of them that failed for another reason than a full disk.
+    since: Duration,
+    last: Duration,
 }
 
 /// The records of clients.
@@ -44,12 +56,50 @@ pub(crate) struct ClientTracking {
     write_lock: tokio::sync::Mutex<()>,
     /// Some changes are unwritten, or a task is writing them ([`State::records_due`]).
     due: Arc<AtomicBool>,
+    clock: Arc<dyn Clock>,
+    /// Set if the last write failed.
+    failing: Mutex<Option<Failing>>,
 }
 
 impl ClientTracking {
-    pub(crate) fn new(state: Arc<Mutex<State<File>>>, recovery: Recovery) -> Self {
+    pub(crate) fn new(
+        state: Arc<Mutex<State<File>>>,
+        recovery: Recovery,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         let due = state.lock().records_due().clone();
-        Self { state, recovery, write_lock: tokio::sync::Mutex::default(), due }
+        let (write_lock, failing) = (tokio::sync::Mutex::default(), Mutex::default());
+        Self { state, recovery, write_lock, due, clock, failing }
+    }
+
+    /// Notes the outcome of a write to the database, and logs its error.
+    ///
+    /// # Errors
+    /// [`NotWritten`].
+    pub(crate) fn outcome(&self, written: Result<(), redb::Error>) -> Result<(), NotWritten> {
+        let Err(error) = written else {
+            *self.failing.lock() = None;
+            return Ok(());
+        };
+        error!("cannot write the state database: {error}");
+        let (now, lease) = (self.clock.monotonic(), self.state.lock().lease());
+        let mut failing = self.failing.lock();
+        // A failure that no attempt has followed for long says nothing about the time between.
+        let before = failing.filter(|before| now.saturating_sub(before.last) <= lease);
+        let since = match before {
+            Some(before) if !is_full(&error) => before.since,
+            _ => now,
+        };
+        *failing = Some(Failing { since, last: now });
+        Err(match now.saturating_sub(since) > lease {
+            true => NotWritten::Anymore,
+            false => NotWritten::Yet,
+        })
+    }
+
+    /// Whether the last write to the database failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.lock().is_some()
     }
 
     /// Writes a client's record, unless it is on disk.
@@ -62,7 +112,7 @@ impl ClientTracking {
         let Ok(Some((owner, record))) = record else { return Ok(()) };
         let idle = vec![owner.clone()];
         let mut taken = TakenOwners { records: self, owners: Vec::new(), idle };
-        self.recovery.write_clients(vec![(owner, Some(record))]).await.map_err(not_written)?;
+        self.outcome(self.recovery.write_clients(vec![(owner, Some(record))]).await)?;
         let mut state = self.state.lock();
         if let Ok(client) = state.clients.get_mut(id) {
             (client.is_recorded, client.idle_since) = (true, None);
@@ -103,10 +153,16 @@ impl ClientTracking {
             let records = owners.iter().chain(&idle).map(record).collect();
             (TakenOwners { records: self, owners, idle }, records)
         };
-        self.recovery.write_clients(records).await.map_err(not_written)?;
+        self.outcome(self.recovery.write_clients(records).await)?;
         (taken.owners, taken.idle) = Default::default();
         Ok(())
     }
+}
+
+/// Whether a write failed because there is no space.
+fn is_full(error: &redb::Error) -> bool {
+    let redb::Error::Io(error) = error else { return false };
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 /// Owners whose records are being written. Those left when this is dropped are marked again.
@@ -132,7 +188,7 @@ mod tests {
     use super::*;
     use crate::state::{Grace, Ids, Limits, Principal};
     use bytes::Bytes;
-    use std::time::Duration;
+    use weir_base::ManualClock;
 
     fn owner() -> Owner {
         Owner { sessions: true, name: Bytes::from_static(b"host") }
@@ -147,7 +203,11 @@ mod tests {
         let ids = Ids::new(1, [7; 32]);
         let state = Arc::new(Mutex::new(State::new(ids, Limits::default(), Grace::default())));
         state.lock().is_to_be_written(owner());
-        (Arc::new(ClientTracking::new(state, recovery)), hold, dir)
+        (
+            Arc::new(ClientTracking::new(state, recovery, Arc::new(ManualClock::default()))),
+            hold,
+            dir,
+        )
     }
 
     /// Whether a task is writing records, and no more are to be written.
@@ -160,6 +220,42 @@ mod tests {
         while !done() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    #[test]
+    fn a_write_that_fails_for_longer_than_a_lease_is_an_error_unless_the_disk_is_full() {
+        const LEASE: Duration = Duration::from_secs(90);
+        let (recovery, _) = Recovery::open(tempfile::tempdir().unwrap().path()).unwrap();
+        let state = State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::default());
+        let clock = Arc::new(ManualClock::default());
+        let records = ClientTracking::new(Arc::new(Mutex::new(state)), recovery, clock.clone());
+        let fail = |kind: ErrorKind| records.outcome(Err(redb::Error::Io(kind.into())));
+        let broken = || fail(ErrorKind::Other);
+        let again_for = |time: Duration, fail: &dyn Fn() -> Result<(), NotWritten>| {
+            let end = clock.monotonic() + time;
+            while clock.monotonic() < end {
+                clock.advance(LEASE / 3);
+                assert_eq!(fail(), Err(NotWritten::Yet), "{:?}", clock.monotonic());
+            }
+            clock.advance(LEASE / 3);
+        };
+        assert_eq!(broken(), Err(NotWritten::Yet));
+        again_for(LEASE, &broken);
+        for _ in 0..3 {
+            assert_eq!(broken(), Err(NotWritten::Anymore));
+        }
+        // The disk may be in order again, and full.
+        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+            again_for(LEASE * 3, &|| fail(kind));
+        }
+        assert_eq!(broken(), Err(NotWritten::Yet));
+        again_for(LEASE * 2 / 3, &broken);
+        assert!(records.is_failing());
+        records.outcome(Ok(())).unwrap();
+        assert!(!records.is_failing());
+        assert_eq!(broken(), Err(NotWritten::Yet), "it has worked meanwhile");
+        clock.advance(LEASE * 2);
+        assert_eq!(broken(), Err(NotWritten::Yet), "nothing was tried meanwhile");
     }
 
     #[tokio::test]

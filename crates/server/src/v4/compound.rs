@@ -6,8 +6,9 @@
 //!    to be cached.
 //! 3. The changes that an operation makes to names, attributes and sizes are durable before the
 //!    next operation begins.
-//! 4. If a compound revoked state of other clients, their disk records are updated before the reply
-//!    is sent.
+//! 4. A reply that grants state, or tells of other clients' locks, leaves once the disk records of
+//!    all clients are up to date: they name what was revoked for it. No other reply depends on them
+//!    ([`needs_records`]).
 //! 5. The memory of a result is charged before the next operation begins
 //!    ([`ReplyMemory`](crate::ReplyMemory)). If the charge exceeds the limit, no operation with a
 //!    result of variable length begins.
@@ -21,7 +22,6 @@ use crate::admission::Identity;
 use crate::metrics::{Executed, Row};
 use crate::program::{Call, Refusal};
 use crate::state::{CallUses, Principal};
-use crate::storage::client_tracking::NotWritten;
 use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
 use parking_lot::Mutex;
@@ -97,7 +97,7 @@ pub(crate) async fn run(
         replay: None,
     };
     let begin = reply.mark();
-    let got = execute(&mut cx, &header, &mut call, &mut reply).await;
+    let needs_records = execute(&mut cx, &header, &mut call, &mut reply).await;
     if let Some(kept) = cx.replay {
         reply.truncate(begin);
         reply.raw(&kept);
@@ -105,10 +105,8 @@ pub(crate) async fn run(
     }
     let keep = cx.session.is_some_and(|session| session.keep);
     let kept = keep.then(|| reply.copy_since(begin));
-    match cx.services.records.write_due().await {
-        // Nothing in the reply depends on the records.
-        Err(NotWritten) if got == Got::OnlyDelay => {}
-        written => written.map_err(|NotWritten| Refusal::SystemError)?,
+    if needs_records {
+        cx.services.records.write_due().await.map_err(|_| Refusal::SystemError)?;
     }
     if let Some(slot) = cx.slot {
         slot.finish(kept);
@@ -116,24 +114,17 @@ pub(crate) async fn run(
     Ok(reply)
 }
 
-/// What a client gets by a compound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Got {
-    /// It is told to try again, and nothing was changed before.
-    OnlyDelay,
-    Other,
-}
-
-/// Executes the operations, and appends the body of the reply.
+/// Executes the operations, and appends the body of the reply. Returns whether the reply may leave
+/// only once the records of clients are on disk.
 async fn execute(
     cx: &mut Context,
     header: &CompoundHeader,
     call: &mut Call,
     reply: &mut Encoder,
-) -> Got {
+) -> bool {
     let (status_at, results_at) = put_header(reply, Ok(()), header, 0);
     let (mut status, mut results): (Status, u32) = (Ok(()), 0);
-    let mut has_changed = false;
+    let mut depends = false;
     let mut begun = Instant::now();
     while results < header.operations && status.is_ok() {
         let used = reply.len() - RECORD_HEADER_BYTES;
@@ -145,7 +136,11 @@ async fn execute(
                 if !takes_no_memory(code) {
                     reply.own_payloads();
                 }
-                match gate(cx, header, code, results, used) {
+                let mut may_run = gate(cx, header, code, results, used);
+                if may_run.is_ok() && begins_settled(code) {
+                    may_run = cx.settle().await;
+                }
+                match may_run {
                     Ok(()) => {
                         cx.position = results;
                         if let Some(node) = cx.current {
@@ -168,9 +163,9 @@ async fn execute(
             Err(OpError::Illegal(_) | OpError::Truncated) => OpRes::Illegal,
         };
         if cx.replay.is_some() {
-            return Got::Other;
+            return false;
         }
-        has_changed |= result.status().is_ok() && changes(row);
+        depends |= result.status().is_ok() && needs_records(row);
         let mark = reply.mark();
         reply.put(&result);
         status = result.status();
@@ -195,12 +190,33 @@ async fn execute(
     }
     reply.patch_u32(status_at, status.err().map_or(0, |error| error as u32));
     reply.patch_u32(results_at, results);
-    if status == Err(Error::Delay) && !has_changed { Got::OnlyDelay } else { Got::Other }
+    depends
 }
 
-/// Whether an operation that succeeds may change more than its slot.
-fn changes(row: Row) -> bool {
-    matches!(row, Row::V4(Some(code)) if code != OpCode::Sequence && !code.is_idempotent())
+/// Whether the result of an operation that succeeds depends on records: it grants what may have been
+/// revoked from another client, or changes the client's own record.
+///
+/// I/O and changes that are made without an open wait for records before they begin
+/// ([`Context::settle`], [`Recalls`](crate::delegation::recall::Recalls)). What gives state up takes
+/// nothing that another client had; while its record is out of date, others are not granted it.
+fn needs_records(row: Row) -> bool {
+    let Row::V4(Some(code)) = row else { return false };
+    matches!(code, OpCode::Open | OpCode::OpenConfirm | OpCode::Lock) || begins_settled(code)
+}
+
+/// Whether an operation does not begin while a record cannot be written, so that a client that is
+/// told to wait has changed nothing. OPEN and LOCK see to that themselves: in minor version 0, their
+/// owner's sequence number advances first.
+fn begins_settled(code: OpCode) -> bool {
+    matches!(
+        code,
+        OpCode::CreateSession
+            | OpCode::DestroyClientid
+            | OpCode::ExchangeId
+            | OpCode::Lockt
+            | OpCode::ReclaimComplete
+            | OpCode::SetclientidConfirm
+    )
 }
 
 /// Executes an operation; `rest` holds those after it.

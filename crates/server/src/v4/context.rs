@@ -1,6 +1,6 @@
 //! The context of a compound: filehandles, stateids, the caller, and the bytes left in the reply.
 
-use super::status::{of_handle, of_state, of_vfs};
+use super::status::{of_handle, of_state, of_unwritten, of_vfs};
 use crate::admission::Identity;
 use crate::delegation::recall::{AccessClaim, InGrace, Named};
 use crate::export::{ExportTable, Served};
@@ -14,7 +14,6 @@ use crate::state::{
     CallUses, Channel, ClientId, LockOwner, Principal, Referring, SessionId, SharedClient,
     SlotTable, State, StateRef, Touch, WriteInProgress,
 };
-use crate::storage::client_tracking::NotWritten;
 use crate::storage::retry_journal::RequestKey;
 use crate::v4::nfs4::Nfs4;
 use bytes::Bytes;
@@ -492,10 +491,11 @@ impl Context {
     /// Records on disk the state that transitions have revoked, before another client gets or uses it.
     ///
     /// # Errors
-    /// [`Error::Delay`]: the records cannot be written now, on a full disk, say. The next request
+    /// [`Error::Delay`]: the records cannot be written now, on a full disk, say;
+    /// [`Error::ServerFault`]: they could not be written for longer than a lease. The next request
     /// tries again.
     pub(crate) async fn settle(&self) -> Result<(), Error> {
-        self.services.records.write_due().await.map_err(|NotWritten| Error::Delay)
+        self.services.records.write_due().await.map_err(of_unwritten)
     }
 
     /// The error for I/O on a file that is not a regular file.

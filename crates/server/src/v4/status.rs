@@ -2,6 +2,7 @@
 
 use crate::export::HandleError;
 use crate::state::StateError;
+use crate::storage::client_tracking::NotWritten;
 use weir_nfs::v4::Error;
 
 /// The NFSv4 error for an error of the file system.
@@ -75,6 +76,14 @@ pub(crate) fn of_state(error: StateError) -> Error {
         E::NoGrace => Error::NoGrace,
         E::ReclaimDenied => Error::ReclaimBad,
         E::CompleteAlready => Error::CompleteAlready,
+    }
+}
+
+/// The NFSv4 error for a request that depends on a record that is not on disk.
+pub(crate) fn of_unwritten(error: NotWritten) -> Error {
+    match error {
+        NotWritten::Yet => Error::Delay,
+        NotWritten::Anymore => Error::ServerFault,
     }
 }
 

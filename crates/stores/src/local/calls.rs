@@ -260,6 +260,56 @@ mod tests {
         assert!(waiting.is_made());
     }
 
+    /// Every sequence of steps: a call waits, is polled or dropped, a new one takes a place, and a
+    /// place is given back.
+    #[test]
+    fn no_place_stays_free_without_a_woken_call_that_will_look() {
+        const STEPS: usize = 6;
+        /// Takes the steps that the digits of `number` say. Returns false if one is not possible.
+        fn walk(most: usize, mut number: usize) -> bool {
+            let calls = calls(most);
+            let (mut held, mut waiting) = (fill(&calls), Vec::<(Call<'_>, bool)>::new());
+            for _ in 0..STEPS {
+                let step = number % 7;
+                number /= 7;
+                match step {
+                    0 if calls.taken.load(SeqCst) == most => {
+                        waiting.push((Call::waiting(&calls), false));
+                    }
+                    1 => match calls.place() {
+                        Some(place) => held.push(place),
+                        None => return false,
+                    },
+                    2 if !held.is_empty() => drop(held.pop()),
+                    // The first and the last that waits is polled.
+                    3 | 4 if waiting.len() > step - 3 => {
+                        let at = if step == 3 { 0 } else { waiting.len() - 1 };
+                        waiting[at].1 = false;
+                        if waiting[at].0.is_made() {
+                            waiting.remove(at);
+                        }
+                    }
+                    5 | 6 if waiting.len() > step - 5 => {
+                        let at = if step == 5 { 0 } else { waiting.len() - 1 };
+                        drop(waiting.remove(at));
+                    }
+                    _ => return false,
+                }
+                for (call, is_woken) in &mut waiting {
+                    *is_woken |= call.woken() > 0;
+                }
+                let free = most - calls.taken.load(SeqCst);
+                let woken = waiting.iter().filter(|(_, is_woken)| *is_woken).count();
+                assert!(woken >= free.min(waiting.len()), "{free} free, {woken} woken");
+            }
+            true
+        }
+        for most in [1, 2] {
+            let walked = (0..7usize.pow(STEPS as u32)).filter(|&number| walk(most, number)).count();
+            assert!(walked > 1000, "{walked}");
+        }
+    }
+
     #[test]
     fn the_program_decides_how_a_call_is_made() {
         thread_local!(static WITHIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });

@@ -10,7 +10,8 @@
 //!    restore its own identity would act as another user from then on: the process aborts.
 //! 3. Threads that write data accepted by the cache do so as a user other than the superuser
 //!    ([`write_unprivileged`]), so that clients do not get the blocks that a file system reserves
-//!    for the superuser.
+//!    for the superuser. If such a thread acts for a caller, it is that user again when the caller's
+//!    identity ends, or could not be assumed.
 //! 4. A thread inherits the identity of the thread that starts it, which may be one of those: the
 //!    cache starts its threads wherever a transfer ends. Such a thread has the superuser's rights,
 //!    and would keep them as any other user, because the kernel takes them away only with the
@@ -31,6 +32,8 @@ const WRITER: u32 = 65_534;
 thread_local! {
     /// Whether this thread has the process's identity, apart from what it assumes.
     static IS_OWN: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread writes data that the cache has accepted, as another user.
+    static WRITES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The identity of the process, and whether it may assume others.
@@ -43,6 +46,8 @@ pub(super) struct Identity {
 /// While it exists, this thread makes file system calls as the caller.
 pub(super) struct Assumed<'a> {
     restore: Option<&'a Identity>,
+    /// Dropped after the identity has ended.
+    _writer: WriterAgain,
     _not_send: PhantomData<*const ()>,
 }
 
@@ -92,15 +97,19 @@ impl Identity {
 
     /// Assumes the caller's identity if the process may; otherwise calls stay the process's own.
     pub(super) fn assume(&self, caller: &Caller) -> Result<Assumed<'_>> {
+        // From here on, so that the thread is a writer again also if a call fails.
+        let writer = WriterAgain;
         if self.can_switch && !IS_OWN.get() {
             self.take_back()?;
             IS_OWN.set(true);
         }
         let cred = match caller {
-            Caller::As(cred) if self.can_switch && *cred != self.own => cred,
-            _ => return Ok(Assumed { restore: None, _not_send: PhantomData }),
+            Caller::As(cred) if self.can_switch && *cred != self.own => Some(cred),
+            _ => None,
         };
-        let assumed = Assumed { restore: Some(self), _not_send: PhantomData };
+        let restore = cred.map(|_| self);
+        let assumed = Assumed { restore, _writer: writer, _not_send: PhantomData };
+        let Some(cred) = cred else { return Ok(assumed) };
         // Groups first: without the superuser's rights they could not be set.
         set_groups(&cred.groups).map_err(|_| Error::NotPermitted)?;
         if !set_fs_ids(cred.uid, cred.gid) {
@@ -161,8 +170,22 @@ pub(super) fn write_unprivileged() {
         let effective = now.effective - CapabilitySet::SYS_RESOURCE;
         Ok(set_capabilities(None, CapabilitySets { effective, ..now })?)
     };
-    if let Err(error) = become_writer() {
-        tracing::warn!(%error, "clients can use the space that is reserved for the superuser");
+    match become_writer() {
+        Ok(()) => WRITES.set(true),
+        Err(error) => {
+            tracing::warn!(%error, "clients can use the space that is reserved for the superuser");
+        }
+    }
+}
+
+/// Makes a thread that [writes data](write_unprivileged) a writer again when dropped.
+struct WriterAgain;
+
+impl Drop for WriterAgain {
+    fn drop(&mut self) {
+        if WRITES.get() {
+            write_unprivileged();
+        }
     }
 }
 
@@ -244,5 +267,38 @@ mod tests {
             });
             writer.join().unwrap();
         });
+    }
+
+    /// The user as whom this thread makes file system calls, and whether it may use what is reserved
+    /// for the superuser.
+    fn now() -> (u32, bool) {
+        // SAFETY: the call takes a number only, and an invalid one changes nothing.
+        let user = unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) };
+        let effective = capabilities(None).unwrap().effective;
+        (user as u32, effective.contains(CapabilitySet::SYS_RESOURCE))
+    }
+
+    #[test]
+    fn a_writer_of_data_that_acts_for_a_caller_is_a_writer_again() {
+        let identity = Identity::of_process();
+        if !identity.can_switch() {
+            return weir_skip::skip("this process cannot act as other users");
+        }
+        let user = Caller::As(Cred { uid: 4711, gid: 4711, groups: vec![4711] });
+        let writer = || {
+            write_unprivileged();
+            for caller in [&user, &Caller::Own] {
+                drop(identity.assume(caller).unwrap());
+                assert_eq!(now(), (WRITER, false), "{caller:?}");
+            }
+            // Without the right to set groups, no identity can be assumed.
+            let rights = capabilities(None).unwrap();
+            let effective = rights.effective - CapabilitySet::SETGID;
+            set_capabilities(None, CapabilitySets { effective, ..rights }).unwrap();
+            assert!(identity.assume(&user).is_err());
+            assert_eq!(now(), (WRITER, false), "after a refusal");
+        };
+        std::thread::scope(|scope| scope.spawn(writer).join().unwrap());
+        assert_eq!(now().0, 0, "this thread stays as it was");
     }
 }

@@ -23,6 +23,7 @@ pub(crate) mod df;
 pub(crate) mod du;
 pub(crate) mod evict;
 pub(crate) mod exports;
+pub(crate) mod file_size_limit;
 pub(crate) mod find;
 mod guard;
 mod in_memory;

@@ -14,6 +14,9 @@
 //!    manager, not to the user.
 //! 4. A repeated request gets the same answer: an owner may lock a range that it holds already, and
 //!    releasing a lock that is not held succeeds.
+//! 5. A reclaim waits in the server while records cannot be written, until the grace period ends:
+//!    Linux's lock manager gives a lock up if its reclaim is answered DENIED_GRACE_PERIOD
+//!    (`nlmclnt_call` in fs/lockd/clntproc.c).
 
 mod callbacks;
 #[cfg(test)]
@@ -51,6 +54,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Pause before the state database is written again after a failure.
 const SETTLE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Pause before a reclaim is tried again for which a record could not be written.
+const RECLAIM_AGAIN: Duration = Duration::from_millis(200);
 
 /// NLM version 4.
 pub(crate) struct Nlm4 {
@@ -118,18 +124,24 @@ impl Nlm4 {
             return Err(Status::DeniedNoLocks);
         }
         info!("{} begins to take NLM locks", host.host);
-        self.services.recovery.remember_host(host).await.map_err(|error| {
-            error!("cannot write the state database: {error}");
-            Status::DeniedGracePeriod
-        })?;
+        let written = self.services.recovery.remember_host(host).await;
+        self.services.records.outcome(written).map_err(of_unwritten)?;
         self.services.state.lock().nlm_remembered(host.host, now);
         Ok(())
     }
 
-    /// Records on disk the state that a transition revoked. If that fails, the host must retry:
-    /// DENIED_GRACE_PERIOD is the only status that hosts retry on.
+    /// Records on disk the state that a transition revoked.
     async fn settle(&self) -> Result<(), Status> {
-        self.services.records.write_due().await.map_err(|NotWritten| Status::DeniedGracePeriod)
+        self.services.records.write_due().await.map_err(of_unwritten)
+    }
+}
+
+/// The status if a record cannot be written. The host must retry: DENIED_GRACE_PERIOD is the only
+/// status that hosts retry on.
+fn of_unwritten(error: NotWritten) -> Status {
+    match error {
+        NotWritten::Yet => Status::DeniedGracePeriod,
+        NotWritten::Anymore => Status::Failed,
     }
 }
 
@@ -243,7 +255,7 @@ impl NlmRequest<'_> {
             let lock = |state: &mut State<_>| state.nlm_lock(request, now);
             services.state.lock().with_store_locks(node, locks.clone(), lock)
         };
-        self.take(node, touch, lock).await
+        self.take(node, touch, reclaim, lock).await
     }
 
     /// Recalls conflicting delegations of NFSv4 clients, which may hold locks under them that the
@@ -257,10 +269,33 @@ impl NlmRequest<'_> {
         })
     }
 
+    /// Executes a transition that acquires a lock or reservation ([`try_take`](Self::try_take)). A
+    /// reclaim that cannot be granted for want of a record is tried again.
+    async fn take(
+        &self,
+        node: Node,
+        touch: Touch,
+        reclaim: bool,
+        transition: impl Fn() -> Result<(), NlmError>,
+    ) -> Result<(), Status> {
+        let services = &self.nlm.services;
+        loop {
+            let taken = self.try_take(node, touch, &transition).await;
+            let waits = reclaim
+                && taken == Err(Status::DeniedGracePeriod)
+                && services.records.is_failing()
+                && services.state.lock().grace.is_active(services.now());
+            if !waits {
+                return taken;
+            }
+            tokio::time::sleep(RECLAIM_AGAIN).await;
+        }
+    }
+
     /// Executes a transition that acquires a lock or reservation. The host and what was revoked must
     /// be on disk before, and conflicting delegations recalled. A new delegation may be granted until
     /// the transition succeeds, so this may take several attempts.
-    async fn take(
+    async fn try_take(
         &self,
         node: Node,
         touch: Touch,
@@ -332,7 +367,7 @@ impl NlmRequest<'_> {
         let services = &self.nlm.services;
         let transition =
             || services.state.lock().nlm_share(&owner, node, share, reclaim, services.now());
-        self.take(node, share.touch(), transition).await
+        self.take(node, share.touch(), reclaim, transition).await
     }
 
     fn unshare(&self, args: ShareArgs) -> ShareRes {

@@ -131,7 +131,7 @@ impl Fixture {
         let state = Arc::new(Mutex::new(state));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
         let (recovery, _) = Recovery::open(tempfile::tempdir().unwrap().path()).unwrap();
-        let records = Arc::new(ClientTracking::new(state.clone(), recovery));
+        let records = Arc::new(ClientTracking::new(state.clone(), recovery, clock.clone()));
         let verifier = Arc::new(WriteVerifier::new(RUN));
         let stop = CancellationToken::new();
         let copies = Arc::new(Copies::new(state.clone(), exports.clone()));

@@ -11,7 +11,7 @@ use crate::services::Services;
 use crate::state::{
     self, Claim, ClientId, DelegationKind, LockOwner, OpenRequest, Share, State, StateError, Touch,
 };
-use crate::storage::client_tracking::{NotWritten, SETTLE_ATTEMPTS};
+use crate::storage::client_tracking::SETTLE_ATTEMPTS;
 use crate::v4::attrs::{self, ToSet};
 use crate::v4::context::{Context, Target};
 use crate::v4::open_arguments;
@@ -19,7 +19,7 @@ use crate::v4::ops::name::{check_name, current_dir};
 use crate::v4::ops::opened::{OpenRights, OpenedFile, Wishes, delegate, open_file, stateid_of};
 use crate::v4::ops::v40::{SequencedRequest, begin_sequenced, begin_sequenced_open};
 use crate::v4::owner_seqid::{OwnerKind, Standing};
-use crate::v4::status::{of_state, of_vfs};
+use crate::v4::status::{of_state, of_unwritten, of_vfs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weir_nfs::v4::op::{close, open, open_downgrade};
@@ -372,12 +372,12 @@ fn check_delegation(
 /// Writes a client's record, unless it is on disk.
 ///
 /// # Errors
-/// [`Error::Delay`]: it cannot be written now.
+/// [`Error::Delay`]: it cannot be written now; [`Error::ServerFault`]: nor for longer than a lease.
 async fn record(cx: &Context, client: ClientId) -> Result<(), Error> {
     if cx.state().clients.get(client).is_ok_and(|client| client.is_recorded) {
         return Ok(());
     }
-    cx.services.records.record(client).await.map_err(|NotWritten| Error::Delay)
+    cx.services.records.record(client).await.map_err(of_unwritten)
 }
 
 /// Takes the share reservation of an open. A client that is not on disk yet is recorded first.

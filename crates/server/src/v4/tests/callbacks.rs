@@ -1,7 +1,7 @@
 //! The clients' side of callbacks: in a session's backchannel, or at their own port.
 
 use super::*;
-use crate::state::ClientId;
+use crate::state::{BackCall, BackOutcome, ClientId};
 use std::time::Duration;
 use weir_nfs::v4::cb::notify_lock;
 use weir_nfs::v4::cb::sequence::Sequenced;
@@ -28,6 +28,8 @@ pub(super) struct Service {
     /// For how many operations it answers that it has executed a call of this number before, and
     /// has kept no reply.
     uncached: usize,
+    /// For how many calls of CB_SEQUENCE alone it answers that it cannot execute them yet.
+    delays: usize,
 }
 
 impl Service {
@@ -52,6 +54,11 @@ impl Service {
             e.put(&CompoundResHeader { status: Ok(()), tag, results: compound.operations });
             for _ in 0..compound.operations {
                 let op = CbOp::decode_next(&mut d).unwrap();
+                if compound.operations == 1 && self.delays > 0 {
+                    self.delays -= 1;
+                    e.put(&CbOpRes::Sequence(Err(Error::Delay)));
+                    break;
+                }
                 let is_retry = self.uncached > 0 && !matches!(op, CbOp::Sequence(_));
                 self.uncached -= usize::from(is_retry);
                 e.put(&match is_retry {
@@ -180,6 +187,31 @@ async fn the_number_of_a_lost_callback_is_used_for_no_other() {
     assert_eq!(answered.await.unwrap(), Some(CbOpRes::NotifyLock(Ok(()))));
     // CB_SEQUENCE alone between the two.
     assert_eq!(c.service.turns, [(0, 1), (0, 1), (0, 2)]);
+}
+
+#[tokio::test]
+async fn settling_the_numbers_of_lost_callbacks_takes_none_of_a_callbacks_attempts() {
+    let f = Fixture::new().await;
+    let mut c = f.callable("a").await;
+    let id = f.server.services.state.lock().clients.iter().next().unwrap().id;
+    {
+        // The answers to calls in all slots were lost with an earlier connection.
+        let mut state = f.server.services.state.lock();
+        let sessions = &mut state.sessions;
+        let lost: Vec<_> = (0..4).map(|_| sessions.begin_call(id).unwrap()).collect();
+        for call in &lost {
+            sessions.end_call(call, BackOutcome::Lost);
+        }
+        let BackCall { session, connection, .. } = lost[0];
+        sessions.bind_back(session, connection).unwrap();
+        sessions.answered(connection);
+    }
+    // More often than a callback is sent.
+    c.service.delays = 5;
+    let callbacks = &f.server.services.callbacks;
+    let (answered, _) = tokio::join!(callbacks.call(id, notice(id), None), c.called());
+    assert_eq!(answered, Some(CbOpRes::NotifyLock(Ok(()))));
+    assert_eq!(c.service.turns, [(0, 1), (0, 2)], "settled, and used");
 }
 
 /// A callback service for clients of minor version 0: its address, and the operations called.

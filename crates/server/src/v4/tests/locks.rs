@@ -50,7 +50,7 @@ async fn a_lock_excludes_other_clients_until_it_is_released() {
 }
 
 /// Makes a change of client records due that cannot be written at first.
-fn fill_disk(f: &Fixture) {
+pub(super) fn fill_disk(f: &Fixture) {
     let services = &f.server.services;
     let owner = crate::state::Owner { sessions: true, name: "another".into() };
     services.state.lock().is_to_be_written(owner);

@@ -23,6 +23,7 @@ mod permissions;
 mod recovery;
 mod retries;
 mod sparse;
+mod unwritten_records;
 mod v40;
 mod write_same;
 

@@ -351,6 +351,11 @@ impl FileSystem for LocalFs {
         Ok(file)
     }
 
+    /// The file is opened for this, and fails with the errors of writes by descriptors that are closed:
+    /// since Linux 4.17, a new descriptor reports what no other has reported (`errseq_sample` in
+    /// lib/errseq.c). Only if the kernel has dropped the inode from its memory meanwhile is the error
+    /// lost; knfsd prevents that by keeping files open while they are written back
+    /// (`nfsd_file_check_writeback` in fs/nfsd/filecache.c).
     async fn sync_node(&self, id: FileId) -> Result<()> {
         let opened = self.call(|| {
             let pinned = self.tree.pin(id)?;
