@@ -1,13 +1,16 @@
 //! What a simulation is made of: one server, which comes and goes, its disks, and the faults.
 
+use crate::client::Client;
 use crate::disk::{Disk, Lies};
 use crate::host;
+use crate::network::Hosts;
 use crate::oracle::{Delegations, Files, Locks, Names};
 use crate::records::Records;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -18,6 +21,8 @@ use weir_stores::random::Random;
 
 /// How long clients may be silent, and may reclaim after a restart.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
+/// How long things go wrong, in simulated time.
+const CHAOS: Duration = Duration::from_secs(10);
 /// The page cache's budget, in bytes.
 const BUDGET: u64 = 1 << 20;
 
@@ -38,6 +43,10 @@ pub(crate) enum Plant {
     Clients,
     /// Clients say that they return their delegations, and do not.
     Recalls,
+    /// A request of NFSv4.0 that is sent again counts as its owner's next: it is executed twice.
+    Seqids,
+    /// Hosts say that they have restarted when they have just taken a lock.
+    Notices,
 }
 
 impl Plant {
@@ -49,6 +58,8 @@ impl Plant {
         ("twice", Self::Twice),
         ("clients", Self::Clients),
         ("recalls", Self::Recalls),
+        ("seqids", Self::Seqids),
+        ("notices", Self::Notices),
     ];
 }
 
@@ -86,6 +97,11 @@ pub(crate) struct World {
     pub(crate) delegations: Mutex<Delegations>,
     /// Names of the files that all clients work on, by handle.
     pub(crate) file_names: Mutex<BTreeMap<Vec<u8>, String>>,
+    /// Their directories and names there.
+    pub(crate) paths: Mutex<BTreeMap<Vec<u8>, (Vec<u8>, String)>>,
+    /// The clients that run, by address.
+    pub(crate) clients: Mutex<BTreeMap<IpAddr, Weak<Client>>>,
+    me: Weak<Self>,
 }
 
 impl World {
@@ -99,7 +115,7 @@ impl World {
         let disk = Disk::new(random.number(), lies);
         let records = Records::new(random.number(), plant == Some(Plant::Records));
         let state_dir = TempDir::new().expect("a directory for the server's key");
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
             random: Mutex::new(random),
             disk,
             records: Mutex::new(records),
@@ -119,6 +135,9 @@ impl World {
             locks: Mutex::default(),
             delegations: Mutex::default(),
             file_names: Mutex::default(),
+            paths: Mutex::default(),
+            clients: Mutex::default(),
+            me: me.clone(),
         })
     }
 
@@ -191,6 +210,8 @@ impl World {
         config.state.lease = LEASE;
         config.grace = LEASE;
         config.admission.secure = false;
+        let run = self.run() + 1;
+        config.host_network = Some(Arc::new(Hosts { world: self.me.clone(), run }));
         if self.plant == Some(Plant::Clients) {
             *self.records.lock() = Records::new(1, false);
         }
@@ -207,6 +228,7 @@ impl World {
         self.caches.lock().push(cache);
         self.run.fetch_add(1, SeqCst);
         self.restarted.lock().1 = host::now();
+        self.locks.lock().restarted(host::now() + LEASE);
         *self.server.lock() = Some(Running { server, served });
         self.event(&format!("the server starts, run {}", self.run()));
     }
@@ -277,13 +299,13 @@ impl World {
         self.start();
     }
 
-    /// Lets things go wrong for a while.
-    pub(crate) async fn chaos(&self, clients: usize, lasting: Duration) {
-        let end = host::now() + lasting;
+    /// Lets things go wrong for a while; with a greater `pace`, for longer and as much less often.
+    pub(crate) async fn chaos(&self, clients: usize, pace: u32) {
+        let end = host::now() + CHAOS * pace;
         // Each simulation has some kinds of faults, so that some are not hidden behind others.
         let (io_errors, full) = (self.below(3) == 0, self.below(3) == 0);
         while host::now() < end {
-            sleep(Duration::from_millis(1 + self.below(1500))).await;
+            sleep(Duration::from_millis(1 + self.below(1500)) * pace).await;
             match self.below(9) {
                 how @ 0..3 => self.restart(how).await,
                 3 | 4 => {
