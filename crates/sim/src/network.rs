@@ -28,6 +28,8 @@ pub(crate) struct Link {
     connection: Mutex<Option<Arc<Connection>>>,
     /// The client has crashed.
     ended: AtomicBool,
+    /// The next reply is lost with its connection.
+    loses_reply: AtomicBool,
 }
 
 struct Connection {
@@ -50,6 +52,7 @@ impl Link {
             callee,
             connection: Mutex::default(),
             ended: AtomicBool::new(false),
+            loses_reply: AtomicBool::new(false),
         }
     }
 
@@ -82,6 +85,13 @@ impl Link {
     pub(crate) fn end(&self) {
         self.ended.store(true, SeqCst);
         self.drop_connection();
+    }
+
+    /// Has the next reply be lost with its connection.
+    pub(crate) fn lose_reply(&self) {
+        if !self.world.calm.load(SeqCst) {
+            self.loses_reply.store(true, SeqCst);
+        }
     }
 
     /// Ends the connection.
@@ -137,6 +147,10 @@ impl Link {
             let _ = tell.send(call.await);
         });
         let reply = told.await.ok()??;
+        if self.loses_reply.swap(false, SeqCst) {
+            self.world.event(&format!("client {} loses a reply", self.client));
+            self.drop_connection();
+        }
         if !self.is_alive(connection) {
             return None;
         }

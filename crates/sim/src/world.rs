@@ -304,10 +304,11 @@ impl World {
         let end = host::now() + CHAOS * pace;
         // Each simulation has some kinds of faults, so that some are not hidden behind others.
         let (io_errors, full) = (self.below(3) == 0, self.below(3) == 0);
+        let restarts = self.below(4) != 0;
         while host::now() < end {
             sleep(Duration::from_millis(1 + self.below(1500)) * pace).await;
             match self.below(9) {
-                how @ 0..3 => self.restart(how).await,
+                how @ 0..3 if restarts => self.restart(how).await,
                 3 | 4 => {
                     let client = self.below(clients as u64) as usize;
                     let most = if self.below(4) == 0 { 25_000 } else { 3000 };

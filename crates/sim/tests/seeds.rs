@@ -89,7 +89,7 @@ const PLANTED: &[(&str, &[&str])] = &[
     // Clients keep delegations that they say they return.
     ("recalls", &["has a read delegation", "has a write delegation", "both have a delegation"]),
     // A request of NFSv4.0 that is sent again is executed again.
-    ("seqids", &["Exist"]),
+    ("seqids", &["Exist", "OldStateId", "BAD_SEQID"]),
     // Hosts that hold locks say that they have restarted.
     ("notices", &["both hold the lock"]),
 ];

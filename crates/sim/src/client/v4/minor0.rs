@@ -13,8 +13,9 @@ use weir_nfs::v4::types::{ClientOwner, NetAddr, StateId, StateOwner};
 use weir_nfs::v4::{Error, Op, OpRes};
 use weir_xdr::Opaque;
 
-/// The open-owner that creates files. It often has none open, so the server may forget it.
-const MAKER: &str = "maker";
+/// How many files an open-owner creates. The server forgets it after a while without opens, and then asks the client to
+/// confirm the opens of new ones.
+const MADE: u64 = 4;
 /// The open-owner of other opens.
 const PROCESS: &str = "process";
 /// The lock-owner.
@@ -27,9 +28,11 @@ const FIRST: u32 = u32::MAX - 3;
 pub(super) struct Owners {
     /// The server's name for the client. Another one has other owners.
     client: u64,
-    next: BTreeMap<&'static str, u32>,
+    next: BTreeMap<String, u32>,
     /// The owner of each open.
-    by_open: BTreeMap<[u8; 12], &'static str>,
+    by_open: BTreeMap<[u8; 12], String>,
+    /// How many files they have created.
+    made: u64,
     /// The lock-owner's stateid, and the open that it belongs to.
     locks: Option<([u8; 12], StateId)>,
 }
@@ -45,23 +48,26 @@ impl Owners {
         self.next.get(owner).copied().unwrap_or(FIRST)
     }
 
-    fn count(&mut self, owner: &'static str) {
+    fn count(&mut self, owner: &str) {
         let next = self.next_of(owner).wrapping_add(1);
-        self.next.insert(owner, next);
+        self.next.insert(owner.to_owned(), next);
     }
 
     /// The owner of a request that has a number.
-    fn owner_of(&self, op: &Op) -> Option<&'static str> {
-        let of_open = |id: StateId| self.by_open.get(&id.other).copied().unwrap_or(PROCESS);
+    fn owner_of(&self, op: &Op) -> Option<String> {
+        let of_open = |id: StateId| {
+            let known = self.by_open.get(&id.other).cloned();
+            known.unwrap_or_else(|| PROCESS.into())
+        };
         match op {
-            Op::Open(args) if matches!(args.how, open::How::Create(_)) => Some(MAKER),
-            Op::Open(_) => Some(PROCESS),
+            Op::Open(args) if is_creation(args) => Some(format!("maker {}", self.made / MADE)),
+            Op::Open(_) => Some(PROCESS.into()),
             Op::OpenConfirm(args) => Some(of_open(args.open_stateid)),
             Op::Close(args) => Some(of_open(args.open_stateid)),
             Op::Lock(lock::Args { locker: lock::Locker::New(new), .. }) => {
                 Some(of_open(new.open_stateid))
             }
-            Op::Lock(_) | Op::Locku(_) => Some(THREAD),
+            Op::Lock(_) | Op::Locku(_) => Some(THREAD.into()),
             _ => None,
         }
     }
@@ -78,13 +84,13 @@ impl Owners {
                 lock::Locker::Existing(lock::ExistingLocker { lock_stateid, lock_seqid: 0 });
         }
         let Some(owner) = self.owner_of(&op) else { return op };
-        let seqid = self.next_of(owner).wrapping_add(later);
+        let seqid = self.next_of(&owner).wrapping_add(later);
         let named = |name: &str| StateOwner {
             client_id: self.client,
             owner: Opaque(name.as_bytes().to_vec().into()),
         };
         match &mut op {
-            Op::Open(args) => (args.seqid, args.owner) = (seqid, named(owner)),
+            Op::Open(args) => (args.seqid, args.owner) = (seqid, named(&owner)),
             Op::OpenConfirm(args) => args.seqid = seqid,
             Op::Close(args) => args.seqid = seqid,
             Op::Locku(args) => args.seqid = seqid,
@@ -106,10 +112,11 @@ impl Owners {
             let Some(owner) = self.owner_of(op) else { continue };
             let failed = result.status().err();
             if failed.is_none_or(uses_up_the_number) {
-                self.count(owner);
+                self.count(&owner);
             }
             match (op, result) {
-                (Op::Open(_), OpRes::Open(Ok(opened))) => {
+                (Op::Open(args), OpRes::Open(Ok(opened))) => {
+                    self.made += u64::from(is_creation(args));
                     self.by_open.insert(opened.stateid.other, owner);
                 }
                 (Op::Close(args), _) if failed.is_none() => {
@@ -137,6 +144,10 @@ impl Owners {
             }
         }
     }
+}
+
+fn is_creation(args: &open::Args) -> bool {
+    matches!(args.how, open::How::Create(_))
 }
 
 /// Whether a request that fails so has used up its number (RFC 7530 section 9.1.7). Not for a client that has expired:
@@ -232,6 +243,9 @@ impl Client {
         let later = u32::from(self.world.plant == Some(Plant::Seqids));
         let [numbered, again] =
             [0, later].map(|l| ops.iter().map(|op| owners.numbered(op, l)).collect::<Vec<_>>());
+        if self.world.below(12) == 0 {
+            self.link.lose_reply();
+        }
         let (results, status, begun, runs) = self.compound40(&numbered, Some(&again)).await;
         owners.executed(&numbered, &results);
         self.renewed40(ops, &results, client, begun);
