@@ -69,6 +69,9 @@ pub(crate) struct Running {
     served: JoinHandle<std::io::Result<()>>,
 }
 
+/// A directory and a name there.
+type Path = (Vec<u8>, String);
+
 /// The simulated world.
 pub(crate) struct World {
     pub(crate) random: Mutex<Random>,
@@ -98,7 +101,7 @@ pub(crate) struct World {
     /// Names of the files that all clients work on, by handle.
     pub(crate) file_names: Mutex<BTreeMap<Vec<u8>, String>>,
     /// Their directories and names there.
-    pub(crate) paths: Mutex<BTreeMap<Vec<u8>, (Vec<u8>, String)>>,
+    pub(crate) paths: Mutex<BTreeMap<Vec<u8>, Path>>,
     /// The clients that run, by address.
     pub(crate) clients: Mutex<BTreeMap<IpAddr, Weak<Client>>>,
     me: Weak<Self>,

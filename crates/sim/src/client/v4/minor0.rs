@@ -212,6 +212,7 @@ impl Client {
                     continue;
                 }
                 Err(error) if is_client_lost(error) => {
+                    self.world.event(&format!("client {}: {error:?}", self.number));
                     self.recover40(client).await;
                     is_new_client = true;
                     if error == Error::StaleClientId || opens {
@@ -279,7 +280,10 @@ impl Client {
             match answered.status {
                 // The reply may have come late.
                 Ok(()) => return,
-                Err(error) if is_client_lost(error) => self.recover40(client).await,
+                Err(error) if is_client_lost(error) => {
+                    self.world.event(&format!("client {}: {error:?} to RENEW", self.number));
+                    self.recover40(client).await;
+                }
                 Err(Error::Delay) => sleep(Duration::from_millis(300)).await,
                 Err(error) => self.world.violation(format!("RENEW fails: {error:?}")),
             }
