@@ -3,15 +3,14 @@
 
 use crate::client::Client;
 use crate::world::{Plant, World};
-use async_trait::async_trait;
 use parking_lot::Mutex;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use weir_server::{HostNetwork, LocalConnection, ProgramId};
+use weir_server::LocalConnection;
 use weir_xdr::Bytes;
 
 /// How long a client waits for a reply before it connects anew: longer than the server lets a call wait
@@ -44,7 +43,7 @@ struct Connection {
 impl Link {
     pub(crate) fn new(world: &Arc<World>, client: usize, callee: Weak<Client>) -> Self {
         let from = SocketAddr::from(([192, 0, 2, 10 + client as u8], 700));
-        world.clients.lock().insert(from.ip(), callee.clone());
+        world.hosts.lock().insert(from.ip(), callee.clone());
         Self {
             world: world.clone(),
             client,
@@ -79,6 +78,10 @@ impl Link {
             return std::future::pending().await;
         }
         reply
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(SeqCst)
     }
 
     /// Ends the client.
@@ -179,56 +182,6 @@ impl Link {
         while self.world.is_cut_off(self.client) {
             sleep(Duration::from_millis(10)).await;
         }
-    }
-}
-
-/// The server's way to programs of hosts: lock managers and status monitors.
-pub(crate) struct Hosts {
-    pub(crate) world: Weak<World>,
-    /// The server's run.
-    pub(crate) run: u64,
-}
-
-impl Hosts {
-    /// The client, unless it is gone, or the server.
-    fn client(&self, host: IpAddr) -> Option<Arc<Client>> {
-        let world = self.world.upgrade()?;
-        let runs = world.run() == self.run && world.server.lock().is_some();
-        let client = world.clients.lock().get(&host)?.upgrade()?;
-        (runs && !client.link.ended.load(SeqCst)).then_some(client)
-    }
-
-    /// Waits until a record has arrived. False: it is lost.
-    async fn travel(&self) -> bool {
-        let Some(world) = self.world.upgrade() else { return false };
-        let latency = Duration::from_millis(1 + world.below(20));
-        let lost = world.below(50) == 0 && !world.calm.load(SeqCst);
-        sleep(if lost { PATIENCE } else { latency }).await;
-        !lost
-    }
-}
-
-#[async_trait]
-impl HostNetwork for Hosts {
-    async fn call(
-        &self,
-        host: IpAddr,
-        id: ProgramId,
-        procedure: u32,
-        args: Bytes,
-    ) -> Option<Bytes> {
-        if !self.travel().await {
-            return None;
-        }
-        let client = self.client(host)?;
-        let is_cut_off = || client.world.is_cut_off(client.number);
-        if is_cut_off() {
-            sleep(PATIENCE).await;
-            return None;
-        }
-        let reply = self.client(host)?.called_host(id, procedure, args)?;
-        let arrives = self.travel().await && !is_cut_off() && self.client(host).is_some();
-        arrives.then_some(reply)
     }
 }
 

@@ -1,11 +1,10 @@
 //! What a simulation is made of: one server, which comes and goes, its disks, and the faults.
 
-use crate::client::Client;
 use crate::disk::{Disk, Lies};
 use crate::host;
-use crate::network::Hosts;
 use crate::oracle::{Delegations, Files, Locks, Names};
 use crate::records::Records;
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,13 +15,16 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use weir_pagecache::{Background, Cache, Config};
-use weir_server::{Export, ExportOptions, Server, ServerConfig, Squash};
+use weir_server::{Export, ExportOptions, HostNetwork, ProgramId, Server, ServerConfig, Squash};
 use weir_stores::random::Random;
+use weir_xdr::Bytes;
 
 /// How long clients may be silent, and may reclaim after a restart.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
 /// How long things go wrong, in simulated time.
 const CHAOS: Duration = Duration::from_secs(10);
+/// How long the server takes to find that a call to a host is lost.
+const LOST: Duration = Duration::from_secs(2);
 /// The page cache's budget, in bytes.
 const BUDGET: u64 = 1 << 20;
 
@@ -103,7 +105,7 @@ pub(crate) struct World {
     /// Their directories and names there.
     pub(crate) paths: Mutex<BTreeMap<Vec<u8>, Path>>,
     /// The clients that run, by address.
-    pub(crate) clients: Mutex<BTreeMap<IpAddr, Weak<Client>>>,
+    pub(crate) hosts: Mutex<BTreeMap<IpAddr, Weak<dyn Host>>>,
     me: Weak<Self>,
 }
 
@@ -139,7 +141,7 @@ impl World {
             delegations: Mutex::default(),
             file_names: Mutex::default(),
             paths: Mutex::default(),
-            clients: Mutex::default(),
+            hosts: Mutex::default(),
             me: me.clone(),
         })
     }
@@ -349,5 +351,62 @@ impl World {
     /// The last power cut, after which all that was acknowledged is looked for.
     pub(crate) async fn cut_power_at_last(&self) {
         self.restart(2).await;
+    }
+}
+
+/// A client's host, as the server calls it.
+pub(crate) trait Host: Send + Sync {
+    /// It has crashed or ended.
+    fn is_gone(&self) -> bool;
+    fn is_cut_off(&self) -> bool;
+    /// Executes a call of its lock manager or status monitor. Returns the results.
+    fn execute(self: Arc<Self>, id: ProgramId, procedure: u32, args: Bytes) -> Option<Bytes>;
+}
+
+/// The server's way to programs of hosts: lock managers and status monitors.
+struct Hosts {
+    world: Weak<World>,
+    /// The server's run.
+    run: u64,
+}
+
+impl Hosts {
+    /// The host, unless it is gone, or the server.
+    fn host(&self, host: IpAddr) -> Option<Arc<dyn Host>> {
+        let world = self.world.upgrade()?;
+        let runs = world.run() == self.run && world.server.lock().is_some();
+        let host = world.hosts.lock().get(&host)?.upgrade()?;
+        (runs && !host.is_gone()).then_some(host)
+    }
+
+    /// Waits until a record has arrived. False: it is lost.
+    async fn travel(&self) -> bool {
+        let Some(world) = self.world.upgrade() else { return false };
+        let latency = Duration::from_millis(1 + world.below(20));
+        let lost = world.below(50) == 0 && !world.calm.load(SeqCst);
+        sleep(if lost { LOST } else { latency }).await;
+        !lost
+    }
+}
+
+#[async_trait]
+impl HostNetwork for Hosts {
+    async fn call(
+        &self,
+        host: IpAddr,
+        id: ProgramId,
+        procedure: u32,
+        args: Bytes,
+    ) -> Option<Bytes> {
+        if !self.travel().await {
+            return None;
+        }
+        if self.host(host)?.is_cut_off() {
+            sleep(LOST).await;
+            return None;
+        }
+        let reply = self.host(host)?.execute(id, procedure, args)?;
+        let arrives = self.travel().await && !self.host(host)?.is_cut_off();
+        arrives.then_some(reply)
     }
 }

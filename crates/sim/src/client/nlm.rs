@@ -3,7 +3,7 @@
 use super::{Client, Failure, Handle, Outcome, RANGE, encoded};
 use crate::host;
 use crate::oracle::Holder;
-use crate::world::{LEASE, Plant};
+use crate::world::{Host, LEASE, Plant};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -216,32 +216,6 @@ impl Client {
         Outcome { result, again: runs.0 != runs.1 }
     }
 
-    /// Executes a call of the server's to a program of the host. Returns the results.
-    pub(crate) fn called_host(
-        self: &Arc<Self>,
-        id: ProgramId,
-        procedure: u32,
-        args: Bytes,
-    ) -> Option<Bytes> {
-        self.world.event(&format!("client {}: called, program {}", self.number, id.program));
-        let mut d = Decoder::new(args);
-        if id == nsm::ID && procedure == nsm::Procedure::Stat as u32 {
-            let state = self.nlm.number;
-            return Some(encoded(&nsm::StatRes { outcome: nsm::Outcome::Failure, state }));
-        }
-        if id == nsm::ID && procedure == nsm::Procedure::Notify as u32 {
-            let client = self.clone();
-            tokio::spawn(async move { client.reclaim_lock3().await });
-            return Some(Bytes::new());
-        }
-        if id == nlm::ID && procedure == Procedure::Granted as u32 {
-            let granted: TestArgs = d.get().ok()?;
-            let status = if self.granted(&granted.lock) { Status::Granted } else { Status::Denied };
-            return Some(encoded(&Res { cookie: granted.cookie, status }));
-        }
-        None
-    }
-
     /// The server grants a lock. Says whether the host takes it.
     fn granted(&self, lock: &nlm::Lock) -> bool {
         let is = |file: &Handle, range: u64| {
@@ -312,5 +286,34 @@ impl Client {
         self.world.event(&format!("client {} lost its lock: {why}", self.number));
         *self.nlm.lock.lock() = None;
         self.world.locks.lock().given_up(held.range, self.number);
+    }
+}
+
+impl Host for Client {
+    fn is_gone(&self) -> bool {
+        self.link.has_ended()
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.world.is_cut_off(self.number)
+    }
+
+    fn execute(self: Arc<Self>, id: ProgramId, procedure: u32, args: Bytes) -> Option<Bytes> {
+        self.world.event(&format!("client {}: called, program {}", self.number, id.program));
+        let mut d = Decoder::new(args);
+        if id == nsm::ID && procedure == nsm::Procedure::Stat as u32 {
+            let state = self.nlm.number;
+            return Some(encoded(&nsm::StatRes { outcome: nsm::Outcome::Failure, state }));
+        }
+        if id == nsm::ID && procedure == nsm::Procedure::Notify as u32 {
+            tokio::spawn(async move { self.reclaim_lock3().await });
+            return Some(Bytes::new());
+        }
+        if id == nlm::ID && procedure == Procedure::Granted as u32 {
+            let granted: TestArgs = d.get().ok()?;
+            let status = if self.granted(&granted.lock) { Status::Granted } else { Status::Denied };
+            return Some(encoded(&Res { cookie: granted.cookie, status }));
+        }
+        None
     }
 }

@@ -1,6 +1,7 @@
 //! Compounds of NFSv4: a session (minor version 0: owners with numbers), opens and locks, and their recovery.
 
 mod minor0;
+mod owners;
 mod recovery;
 mod slot;
 
@@ -9,6 +10,8 @@ use super::{Answer, Client, Failure, Handle, Outcome, RANGE, Version, Written};
 use crate::host;
 use crate::oracle::Holder;
 use crate::world::LEASE;
+use owners::Owners;
+pub(super) use owners::is_state_lost;
 use parking_lot::Mutex;
 use slot::Slot;
 use std::collections::BTreeMap;
@@ -39,7 +42,7 @@ pub(super) struct State {
     /// Held while the session is made anew.
     recovering: tokio::sync::Mutex<()>,
     /// Of minor version 0; locked while one of them has a request.
-    owners: tokio::sync::Mutex<minor0::Owners>,
+    owners: tokio::sync::Mutex<Owners>,
     /// Each locked while it has a call.
     slots: [tokio::sync::Mutex<Slot>; SLOTS],
     opens: Mutex<BTreeMap<Handle, Open>>,
@@ -107,18 +110,6 @@ fn failure(error: Error) -> Failure {
         Error::Denied => Failure::Denied,
         other => Failure::Other(format!("{other:?}")),
     }
-}
-
-/// The state that the operation was under is gone.
-pub(super) fn is_state_lost(error: Error) -> bool {
-    matches!(
-        error,
-        Error::BadStateId
-            | Error::StaleStateId
-            | Error::OldStateId
-            | Error::Expired
-            | Error::AdminRevoked
-    )
 }
 
 fn is_session_lost(error: Error) -> bool {
