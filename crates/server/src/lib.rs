@@ -49,6 +49,7 @@ pub use crate::storage::recovery::OpenRecords;
 pub use crate::storage::write_verifier::WriteVerifier;
 pub use admission::{AdmissionOptions, Identity, directory_descriptors};
 pub use export::{Durability, Export, ExportOptions, Squash};
+pub use locks::host_network::HostNetwork;
 pub use peer::Peer;
 pub use program::{Call, Program, ProgramId, Programs, Refusal};
 pub use replies::ReplyMemory;

@@ -3,6 +3,7 @@
 use crate::admission::{Addresses, Admission, AdmissionOptions, Descriptors};
 use crate::export::{Export, Exports, ExportsError};
 use crate::handle::Handles;
+use crate::locks::host_network::{HostAccess, HostNetwork};
 use crate::locks::nlm::{self, Nlm4};
 use crate::locks::notify;
 use crate::locks::nsm::{Confirm, Nsm1, Restart};
@@ -49,6 +50,8 @@ pub struct ServerConfig {
     pub rpcbind: Option<SocketAddr>,
     /// The port of clients' port mappers, through which the lock manager finds theirs.
     pub clients_rpcbind: u16,
+    /// Calls clients' lock managers and status monitors in the place of connections to them.
+    pub host_network: Option<Arc<dyn HostNetwork>>,
     /// The server accepts restart notices from ports below this only, which only the client's
     /// superuser may bind. Usually 1024.
     pub notice_ports_below: u16,
@@ -88,6 +91,7 @@ impl ServerConfig {
             state,
             rpcbind: None,
             clients_rpcbind: weir_rpc::rpcbind::PORT,
+            host_network: None,
             notice_ports_below: 1024,
             versions: Versions::ALL,
             admission: AdmissionOptions::default(),
@@ -196,16 +200,17 @@ impl Server {
             Services::new(exports.clone(), state, recovery, retries, run, clock.clone(), &stop);
         let services = Arc::new(services);
         hosts.for_each(|host| services.state.lock().nlm_remembered(host, clock.monotonic()));
-        let callbacks = nlm::HostCalls::new(clients_rpcbind, stop.clone());
+        let hosts = HostAccess { mapper_port: clients_rpcbind, network: config.host_network };
+        let callbacks = nlm::HostCalls::new(hosts.clone(), stop.clone());
         let confirm = Confirm {
             state: services.state.clone(),
-            mapper_port: clients_rpcbind,
+            hosts: hosts.clone(),
             ports_below: notice_ports_below,
             stop: stop.child_token(),
         };
         let monitor = Arc::new(Nsm1::new(recovered.run, clock.clone(), confirm));
         let locks = Arc::new(Nlm4::new(services.clone(), callbacks.clone(), monitor.clone()));
-        let restart = Arc::new(Restart::new(recovered.run, recovered.hosts, clients_rpcbind));
+        let restart = Arc::new(Restart::new(recovered.run, recovered.hosts, hosts));
         let mut programs = Programs::default();
         let mut nfs4 = None;
         if versions.intersects(Versions::V4) {

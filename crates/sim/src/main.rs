@@ -30,8 +30,11 @@ use tokio::time::{Instant, sleep, timeout};
 use worker::{Places, Worker};
 use world::{Plant, World};
 
-/// How long things go wrong, in simulated time.
-const CHAOS: Duration = Duration::from_secs(10);
+/// Clients of a simulation.
+const CLIENTS: usize = 4;
+/// The versions that a client has with the same odds.
+const VERSIONS: [Version; 6] =
+    [Version::V3, Version::V40, Version::V41, Version::V41, Version::V42, Version::V42];
 /// How long all of it may last, in simulated time.
 const LONGEST: Duration = Duration::from_secs(600);
 /// How long a seed may run on a slow machine; it takes a second.
@@ -154,7 +157,10 @@ async fn simulate(world: &Arc<World>) {
     BEGUN.set(Some(Instant::now()));
     world.start();
     tokio::spawn(world.clone().background());
-    let versions = [Version::V3, Version::V41, Version::V42, Version::V42];
+    let versions = [(); CLIENTS].map(|()| VERSIONS[world.below(VERSIONS.len() as u64) as usize]);
+    // With these, a grace period lasts until its end, and most calls wait for that.
+    let waits = versions.iter().any(|version| matches!(version, Version::V3 | Version::V40));
+    let pace = if waits { 4 } else { 1 };
     let clients: Vec<Arc<Client>> = (0..)
         .zip(versions)
         .map(|(number, version)| Client::new(world, number, version, 1))
@@ -164,7 +170,7 @@ async fn simulate(world: &Arc<World>) {
     for client in clients {
         working.push(tokio::spawn(live(world.clone(), client, places.clone())));
     }
-    world.chaos(versions.len(), CHAOS).await;
+    world.chaos(CLIENTS, pace).await;
     for worker in working {
         if let Err(error) = worker.await {
             world.violation(format!("a client panicked: {error}"));
@@ -187,6 +193,8 @@ async fn set_up(world: &Arc<World>, clients: &[Arc<Client>]) -> Places {
     };
     let maker = &clients[0];
     places.lock_file = made("the file to lock", maker.create(&root, "locks").await.result);
+    let locks = (root.clone(), "locks".to_owned());
+    world.paths.lock().insert(places.lock_file.clone(), locks);
     for client in clients {
         let number = client.number;
         let dir = made("a directory", maker.mkdir(&root, &format!("dir {number}")).await.result);
@@ -194,6 +202,7 @@ async fn set_up(world: &Arc<World>, clients: &[Arc<Client>]) -> Places {
             let name = format!("file {number}.{part}");
             let file = made("a file", maker.create(&dir, &name).await.result);
             world.file_names.lock().insert(file.clone(), name.clone());
+            world.paths.lock().insert(file.clone(), (dir.clone(), name.clone()));
             places.files.insert(name, file);
         }
         places.dirs.push(dir);

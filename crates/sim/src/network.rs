@@ -27,6 +27,8 @@ pub(crate) struct Link {
     connection: Mutex<Option<Arc<Connection>>>,
     /// The client has crashed.
     ended: AtomicBool,
+    /// The next reply is lost with its connection.
+    loses_reply: AtomicBool,
 }
 
 struct Connection {
@@ -41,6 +43,7 @@ struct Connection {
 impl Link {
     pub(crate) fn new(world: &Arc<World>, client: usize, callee: Weak<Client>) -> Self {
         let from = SocketAddr::from(([192, 0, 2, 10 + client as u8], 700));
+        world.hosts.lock().insert(from.ip(), callee.clone());
         Self {
             world: world.clone(),
             client,
@@ -48,6 +51,7 @@ impl Link {
             callee,
             connection: Mutex::default(),
             ended: AtomicBool::new(false),
+            loses_reply: AtomicBool::new(false),
         }
     }
 
@@ -76,10 +80,21 @@ impl Link {
         reply
     }
 
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(SeqCst)
+    }
+
     /// Ends the client.
     pub(crate) fn end(&self) {
         self.ended.store(true, SeqCst);
         self.drop_connection();
+    }
+
+    /// Has the next reply be lost with its connection.
+    pub(crate) fn lose_reply(&self) {
+        if !self.world.calm.load(SeqCst) {
+            self.loses_reply.store(true, SeqCst);
+        }
     }
 
     /// Ends the connection.
@@ -135,6 +150,10 @@ impl Link {
             let _ = tell.send(call.await);
         });
         let reply = told.await.ok()??;
+        if self.loses_reply.swap(false, SeqCst) {
+            self.world.event(&format!("client {} loses a reply", self.client));
+            self.drop_connection();
+        }
         if !self.is_alive(connection) {
             return None;
         }

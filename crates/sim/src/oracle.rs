@@ -236,11 +236,14 @@ pub(crate) struct Holder {
 #[derive(Default)]
 pub(crate) struct Locks {
     pub(crate) held: BTreeMap<u64, Holder>,
+    /// How many locks were taken.
+    taken: u64,
 }
 
 impl Locks {
     /// A client gets a lock. Fails if another one holds it.
     pub(crate) fn got(&mut self, range: u64, holder: Holder, now: Duration) -> Result<(), String> {
+        self.taken += 1;
         if let Some(other) = self.held.insert(range, holder)
             && other.client != holder.client
             && now < other.until
@@ -249,6 +252,25 @@ impl Locks {
             return Err(format!("clients {a} and {b} both hold the lock on range {range}"));
         }
         Ok(())
+    }
+
+    /// The holder of a range that keeps others from it, and how many locks were taken so far.
+    pub(crate) fn holder(&self, range: u64, now: Duration) -> (Option<usize>, u64) {
+        let holder = self.held.get(&range).filter(|holder| now < holder.until);
+        (holder.map(|holder| holder.client), self.taken)
+    }
+
+    /// A client gives its lock up, if it is not another's by now.
+    pub(crate) fn given_up(&mut self, range: u64, client: usize) {
+        if self.held.get(&range).is_some_and(|holder| holder.client == client) {
+            self.held.remove(&range);
+        }
+    }
+
+    /// The server restarts. Those who hold locks without a lease may reclaim them until then.
+    pub(crate) fn restarted(&mut self, until: Duration) {
+        let without = self.held.values_mut().filter(|holder| holder.until == Duration::MAX);
+        without.for_each(|holder| holder.until = until);
     }
 
     /// The lease of a client is renewed.

@@ -89,8 +89,7 @@ impl Worker {
             14 => self.remove().await,
             15 | 16 => self.rename().await,
             17 => self.look_up().await,
-            _ if self.client.version != crate::client::Version::V3 => self.lock().await,
-            _ => self.look_up().await,
+            _ => self.lock().await,
         }
     }
 
@@ -314,6 +313,9 @@ impl Worker {
             let outcome = self.client.give_lock_up().await;
             if !matches!(outcome.result, Err(Failure::LockLost)) {
                 self.judge("LOCKU", outcome);
+            }
+            if self.below(4) == 0 && !self.client.holds_lock() {
+                self.client.close(&self.places.lock_file).await;
             }
             return;
         }

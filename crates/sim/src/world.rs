@@ -4,20 +4,27 @@ use crate::disk::{Disk, Lies};
 use crate::host;
 use crate::oracle::{Delegations, Files, Locks, Names};
 use crate::records::Records;
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use weir_pagecache::{Background, Cache, Config};
-use weir_server::{Export, ExportOptions, Server, ServerConfig, Squash};
+use weir_server::{Export, ExportOptions, HostNetwork, ProgramId, Server, ServerConfig, Squash};
 use weir_stores::random::Random;
+use weir_xdr::Bytes;
 
 /// How long clients may be silent, and may reclaim after a restart.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
+/// How long things go wrong, in simulated time.
+const CHAOS: Duration = Duration::from_secs(10);
+/// How long the server takes to find that a call to a host is lost.
+const LOST: Duration = Duration::from_secs(2);
 /// The page cache's budget, in bytes.
 const BUDGET: u64 = 1 << 20;
 
@@ -38,6 +45,10 @@ pub(crate) enum Plant {
     Clients,
     /// Clients say that they return their delegations, and do not.
     Recalls,
+    /// A request of NFSv4.0 that is sent again counts as its owner's next: it is executed twice.
+    Seqids,
+    /// Hosts say that they have restarted when they have just taken a lock.
+    Notices,
 }
 
 impl Plant {
@@ -49,6 +60,8 @@ impl Plant {
         ("twice", Self::Twice),
         ("clients", Self::Clients),
         ("recalls", Self::Recalls),
+        ("seqids", Self::Seqids),
+        ("notices", Self::Notices),
     ];
 }
 
@@ -57,6 +70,9 @@ pub(crate) struct Running {
     pub(crate) server: Server,
     served: JoinHandle<std::io::Result<()>>,
 }
+
+/// A directory and a name there.
+type Path = (Vec<u8>, String);
 
 /// The simulated world.
 pub(crate) struct World {
@@ -86,6 +102,11 @@ pub(crate) struct World {
     pub(crate) delegations: Mutex<Delegations>,
     /// Names of the files that all clients work on, by handle.
     pub(crate) file_names: Mutex<BTreeMap<Vec<u8>, String>>,
+    /// Their directories and names there.
+    pub(crate) paths: Mutex<BTreeMap<Vec<u8>, Path>>,
+    /// The clients that run, by address.
+    pub(crate) hosts: Mutex<BTreeMap<IpAddr, Weak<dyn Host>>>,
+    me: Weak<Self>,
 }
 
 impl World {
@@ -99,7 +120,7 @@ impl World {
         let disk = Disk::new(random.number(), lies);
         let records = Records::new(random.number(), plant == Some(Plant::Records));
         let state_dir = TempDir::new().expect("a directory for the server's key");
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
             random: Mutex::new(random),
             disk,
             records: Mutex::new(records),
@@ -119,6 +140,9 @@ impl World {
             locks: Mutex::default(),
             delegations: Mutex::default(),
             file_names: Mutex::default(),
+            paths: Mutex::default(),
+            hosts: Mutex::default(),
+            me: me.clone(),
         })
     }
 
@@ -191,6 +215,8 @@ impl World {
         config.state.lease = LEASE;
         config.grace = LEASE;
         config.admission.secure = false;
+        let run = self.run() + 1;
+        config.host_network = Some(Arc::new(Hosts { world: self.me.clone(), run }));
         if self.plant == Some(Plant::Clients) {
             *self.records.lock() = Records::new(1, false);
         }
@@ -207,6 +233,7 @@ impl World {
         self.caches.lock().push(cache);
         self.run.fetch_add(1, SeqCst);
         self.restarted.lock().1 = host::now();
+        self.locks.lock().restarted(host::now() + LEASE);
         *self.server.lock() = Some(Running { server, served });
         self.event(&format!("the server starts, run {}", self.run()));
     }
@@ -277,15 +304,16 @@ impl World {
         self.start();
     }
 
-    /// Lets things go wrong for a while.
-    pub(crate) async fn chaos(&self, clients: usize, lasting: Duration) {
-        let end = host::now() + lasting;
+    /// Lets things go wrong for a while; with a greater `pace`, for longer and as much less often.
+    pub(crate) async fn chaos(&self, clients: usize, pace: u32) {
+        let end = host::now() + CHAOS * pace;
         // Each simulation has some kinds of faults, so that some are not hidden behind others.
         let (io_errors, full) = (self.below(3) == 0, self.below(3) == 0);
+        let restarts = self.below(4) != 0;
         while host::now() < end {
-            sleep(Duration::from_millis(1 + self.below(1500))).await;
+            sleep(Duration::from_millis(1 + self.below(1500)) * pace).await;
             match self.below(9) {
-                how @ 0..3 => self.restart(how).await,
+                how @ 0..3 if restarts => self.restart(how).await,
                 3 | 4 => {
                     let client = self.below(clients as u64) as usize;
                     let most = if self.below(4) == 0 { 25_000 } else { 3000 };
@@ -323,5 +351,62 @@ impl World {
     /// The last power cut, after which all that was acknowledged is looked for.
     pub(crate) async fn cut_power_at_last(&self) {
         self.restart(2).await;
+    }
+}
+
+/// A client's host, as the server calls it.
+pub(crate) trait Host: Send + Sync {
+    /// It has crashed or ended.
+    fn is_gone(&self) -> bool;
+    fn is_cut_off(&self) -> bool;
+    /// Executes a call of its lock manager or status monitor. Returns the results.
+    fn execute(self: Arc<Self>, id: ProgramId, procedure: u32, args: Bytes) -> Option<Bytes>;
+}
+
+/// The server's way to programs of hosts: lock managers and status monitors.
+struct Hosts {
+    world: Weak<World>,
+    /// The server's run.
+    run: u64,
+}
+
+impl Hosts {
+    /// The host, unless it is gone, or the server.
+    fn host(&self, host: IpAddr) -> Option<Arc<dyn Host>> {
+        let world = self.world.upgrade()?;
+        let runs = world.run() == self.run && world.server.lock().is_some();
+        let host = world.hosts.lock().get(&host)?.upgrade()?;
+        (runs && !host.is_gone()).then_some(host)
+    }
+
+    /// Waits until a record has arrived. False: it is lost.
+    async fn travel(&self) -> bool {
+        let Some(world) = self.world.upgrade() else { return false };
+        let latency = Duration::from_millis(1 + world.below(20));
+        let lost = world.below(50) == 0 && !world.calm.load(SeqCst);
+        sleep(if lost { LOST } else { latency }).await;
+        !lost
+    }
+}
+
+#[async_trait]
+impl HostNetwork for Hosts {
+    async fn call(
+        &self,
+        host: IpAddr,
+        id: ProgramId,
+        procedure: u32,
+        args: Bytes,
+    ) -> Option<Bytes> {
+        if !self.travel().await {
+            return None;
+        }
+        if self.host(host)?.is_cut_off() {
+            sleep(LOST).await;
+            return None;
+        }
+        let reply = self.host(host)?.execute(id, procedure, args)?;
+        let arrives = self.travel().await && !self.host(host)?.is_cut_off();
+        arrives.then_some(reply)
     }
 }

@@ -88,6 +88,10 @@ const PLANTED: &[(&str, &[&str])] = &[
     ("clients", &["cannot be reclaimed", "lost a lock"]),
     // Clients keep delegations that they say they return.
     ("recalls", &["has a read delegation", "has a write delegation", "both have a delegation"]),
+    // A request of NFSv4.0 that is sent again is executed again.
+    ("seqids", &["Exist", "OldStateId", "BAD_SEQID"]),
+    // Hosts that hold locks say that they have restarted.
+    ("notices", &["both hold the lock"]),
 ];
 
 #[test]

@@ -1,6 +1,7 @@
 //! Locking beyond the tables of `state`: NFSv3's lock manager and status monitor, notifications
 //! of freed locks, and locks in the store against local programs.
 
+pub(crate) mod host_network;
 pub(crate) mod nlm;
 pub(crate) mod notify;
 pub(crate) mod nsm;

@@ -27,6 +27,7 @@
 //!    notifies at most [`MAX_TELLING`] hosts at a time, so such a host does not hold up the others.
 
 use crate::admission::Origin;
+use crate::locks::host_network::HostAccess;
 use crate::peer::Peer;
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::state::{self, LockHost};
@@ -49,7 +50,7 @@ use weir_nfs::nsm::{
     self, Mon, MonId, MyId, Outcome, Procedure, StatChange, StatName, StatRes, State,
 };
 use weir_pagecache::File;
-use weir_rpc::net::{ClientLimits, PortMapper, Source};
+use weir_rpc::net::{ClientLimits, Source};
 use weir_rpc::{RECORD_HEADER_BYTES, answer};
 use weir_xdr::{Bytes, Decoder, Encoder, Opaque};
 
@@ -87,8 +88,7 @@ pub(crate) struct Nsm1 {
 /// What the status monitor needs to check notices.
 pub(crate) struct Confirm {
     pub(crate) state: Arc<Mutex<state::State<File>>>,
-    /// The port of hosts' port mappers.
-    pub(crate) mapper_port: u16,
+    pub(crate) hosts: HostAccess,
     /// Only notices from ports below this are accepted.
     pub(crate) ports_below: u16,
     pub(crate) stop: CancellationToken,
@@ -111,8 +111,8 @@ impl HostQueries {
     async fn ask(&self, host: IpAddr) -> io::Result<i32> {
         // The semaphore is never closed.
         let _permit = self.permits.acquire().await.map_err(io::Error::other)?;
-        let mapper = SocketAddr::new(host, self.confirm.mapper_port);
-        let mut client = PortMapper::find(mapper, Source::ANY, nsm::ID, LIMITS).await?;
+        let found = self.confirm.hosts.find(host, Source::ANY, nsm::ID, LIMITS);
+        let mut client = found.await?;
         // Some status monitors answer only for names that they can resolve.
         let name = StatName { name: "localhost".into() };
         match client.call(nsm::ID, Procedure::Stat as u32, &name).await? {
@@ -417,13 +417,12 @@ fn is_of_host(from: SocketAddr, origin: Origin) -> bool {
 pub(crate) struct Restart {
     run: u32,
     hosts: Vec<LockHost>,
-    /// The port of hosts' port mappers.
-    mapper_port: u16,
+    access: HostAccess,
 }
 
 impl Restart {
-    pub(crate) fn new(run: u32, hosts: Vec<LockHost>, mapper_port: u16) -> Self {
-        Self { run, hosts, mapper_port }
+    pub(crate) fn new(run: u32, hosts: Vec<LockHost>, access: HostAccess) -> Self {
+        Self { run, hosts, access }
     }
 
     /// Notifies hosts that had locks, so that they reclaim them.
@@ -459,9 +458,8 @@ impl Restart {
     }
 
     async fn notify(&self, LockHost { host, server }: LockHost) -> io::Result<()> {
-        let mapper = SocketAddr::new(host, self.mapper_port);
         let source = Source::address(server);
-        let mut client = PortMapper::find(mapper, source, nsm::ID, LIMITS).await?;
+        let mut client = self.access.find(host, source, nsm::ID, LIMITS).await?;
         let name = Opaque::copy_from(rustix::system::uname().nodename().to_bytes());
         let change = StatChange { name, state: number_of(self.run) };
         Ok(client.call(nsm::ID, Procedure::Notify as u32, &change).await?)

@@ -47,7 +47,7 @@ impl Client {
         let mut first = None;
         loop {
             let which = (v3::PROGRAM, v3::VERSION, C::PROCEDURE as u32);
-            let answer = self.rpc(which, &args_on_wire).await;
+            let answer = self.rpc(which, &args_on_wire, None).await;
             let first = *first.get_or_insert(answer.runs.0);
             let again = first != answer.runs.1;
             match weir_xdr::Decoder::new(answer.results).get::<C::Res>() {
@@ -68,7 +68,7 @@ impl Client {
         let args = encoded(&mount::Mnt { path: "/".into() });
         let which = (mount::PROGRAM, mount::VERSION, mount::Procedure::Mnt as u32);
         loop {
-            let answer = self.rpc(which, &args).await;
+            let answer = self.rpc(which, &args, None).await;
             match weir_xdr::Decoder::new(answer.results).get::<mount::MntRes>() {
                 Ok(Ok(mounted)) => return mounted.handle.0.to_vec(),
                 Ok(Err(mount::Error::Io)) if self.world.disk.failures().0 => {

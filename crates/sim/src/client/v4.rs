@@ -1,13 +1,17 @@
-//! Compounds of NFSv4.1 and 4.2: a session, opens and locks, and their recovery.
+//! Compounds of NFSv4: a session (minor version 0: owners with numbers), opens and locks, and their recovery.
 
+mod minor0;
+mod owners;
 mod recovery;
 mod slot;
 
 use super::delegations::{self, Delegations};
-use super::{Client, Failure, Handle, Outcome, Version, Written};
+use super::{Answer, Client, Failure, Handle, Outcome, RANGE, Version, Written};
 use crate::host;
 use crate::oracle::Holder;
 use crate::world::LEASE;
+use owners::Owners;
+pub(super) use owners::is_state_lost;
 use parking_lot::Mutex;
 use slot::Slot;
 use std::collections::BTreeMap;
@@ -32,8 +36,8 @@ const PATH_DOWN: StatusFlags = StatusFlags::CB_PATH_DOWN.union(StatusFlags::CB_P
 const REVOKED: StatusFlags = StatusFlags::EXPIRED_ALL_STATE_REVOKED
     .union(StatusFlags::EXPIRED_SOME_STATE_REVOKED)
     .union(StatusFlags::RECALLABLE_STATE_REVOKED);
-/// Bytes of a range that is locked.
-const RANGE: u64 = 100;
+const COMPOUND: (u32, u32, u32) =
+    (weir_nfs::v4::PROGRAM, weir_nfs::v4::VERSION, weir_nfs::v4::PROC_COMPOUND);
 
 /// The state of a client at the server.
 pub(super) struct State {
@@ -41,6 +45,8 @@ pub(super) struct State {
     session: Mutex<Session>,
     /// Held while the session is made anew.
     recovering: tokio::sync::Mutex<()>,
+    /// Of minor version 0; locked while one of them has a request.
+    owners: tokio::sync::Mutex<Owners>,
     /// Each locked while it has a call.
     slots: [tokio::sync::Mutex<Slot>; SLOTS],
     opens: Mutex<BTreeMap<Handle, Open>>,
@@ -58,6 +64,8 @@ struct Open {
 #[derive(Default)]
 struct Session {
     id: SessionId,
+    /// The client ID, in minor version 0.
+    client: u64,
     /// The server's run that has given it.
     run: u64,
     /// Until when the lease is good.
@@ -78,6 +86,7 @@ impl State {
             boot,
             session: Mutex::default(),
             recovering: tokio::sync::Mutex::default(),
+            owners: tokio::sync::Mutex::default(),
             slots: Default::default(),
             opens: Mutex::default(),
             lock: Mutex::default(),
@@ -107,18 +116,6 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// The state that the operation was under is gone.
-pub(super) fn is_state_lost(error: Error) -> bool {
-    matches!(
-        error,
-        Error::BadStateId
-            | Error::StaleStateId
-            | Error::OldStateId
-            | Error::Expired
-            | Error::AdminRevoked
-    )
-}
-
 fn is_session_lost(error: Error) -> bool {
     matches!(error, Error::BadSession | Error::DeadSession | Error::StaleClientId)
 }
@@ -146,9 +143,30 @@ impl Done {
     }
 }
 
+/// The results of a compound, its status, and the server's runs when it was sent first and when it was answered.
+fn compound_results(answer: Answer) -> (Vec<OpRes>, Result<(), Error>, (u64, u64)) {
+    let mut d = Decoder::new(answer.results);
+    let mut results = Vec::new();
+    let mut status = Err(Error::BadXdr);
+    if let Ok(header) = d.get::<CompoundResHeader>() {
+        status = header.status;
+        for _ in 0..header.results {
+            match OpRes::decode_next(&mut d) {
+                Ok(result) => results.push(result),
+                Err(_) => status = Err(Error::BadXdr),
+            }
+        }
+    }
+    (results, status, answer.runs)
+}
+
 impl Client {
     fn minor(&self) -> u32 {
-        if self.version == Version::V42 { 2 } else { 1 }
+        match self.version {
+            Version::V42 => 2,
+            Version::V41 => 1,
+            _ => 0,
+        }
     }
 
     /// A compound as it is, sent until it is answered. The server's runs when it was sent first and
@@ -157,6 +175,27 @@ impl Client {
         &self,
         ops: &[Op],
     ) -> (Vec<OpRes>, Result<(), Error>, Duration, (u64, u64)) {
+        let answer = self.rpc(COMPOUND, &self.compound_args(ops), None).await;
+        let sent = answer.sent;
+        let (results, status, runs) = compound_results(answer);
+        (results, status, sent, runs)
+    }
+
+    /// As [`compound`](Self::compound), with the time when it was sent first. What is numbered may be sent again as
+    /// another call, usually with the same arguments: `again`.
+    async fn compound40(
+        &self,
+        ops: &[Op],
+        again: Option<&[Op]>,
+    ) -> (Vec<OpRes>, Result<(), Error>, Duration, (u64, u64)) {
+        let again = again.map(|again| self.compound_args(again));
+        let answer = self.rpc(COMPOUND, &self.compound_args(ops), again.as_ref()).await;
+        let begun = answer.begun;
+        let (results, status, runs) = compound_results(answer);
+        (results, status, begun, runs)
+    }
+
+    fn compound_args(&self, ops: &[Op]) -> Bytes {
         let header = CompoundHeader {
             tag: "".into(),
             minor_version: self.minor(),
@@ -165,26 +204,14 @@ impl Client {
         let mut e = weir_xdr::Encoder::new();
         e.put(&header);
         ops.iter().for_each(|op| e.put(op));
-        let args = e.finish().to_bytes();
-        let which = (weir_nfs::v4::PROGRAM, weir_nfs::v4::VERSION, weir_nfs::v4::PROC_COMPOUND);
-        let answer = self.rpc(which, &args).await;
-        let mut d = Decoder::new(answer.results);
-        let mut results = Vec::new();
-        let mut status = Err(Error::BadXdr);
-        if let Ok(header) = d.get::<CompoundResHeader>() {
-            status = header.status;
-            for _ in 0..header.results {
-                match OpRes::decode_next(&mut d) {
-                    Ok(result) => results.push(result),
-                    Err(_) => status = Err(Error::BadXdr),
-                }
-            }
-        }
-        (results, status, answer.sent, answer.runs)
+        e.finish().to_bytes()
     }
 
     /// A compound in the session, made again until the server has done it or refused it.
     pub(super) async fn run4(&self, slot: u32, ops: Vec<Op>) -> Done {
+        if self.version == Version::V40 {
+            return self.run40(&ops).await;
+        }
         let mut in_slot = self.v4.slots[slot as usize].lock().await;
         let mut first = None;
         loop {
@@ -247,7 +274,10 @@ impl Client {
     }
 
     pub(super) async fn mount4(&self) -> Handle {
-        self.recover(SessionId::default()).await;
+        match self.version {
+            Version::V40 => self.recover40(0).await,
+            _ => self.recover(SessionId::default()).await,
+        }
         let done = self.run4(0, vec![Op::Putrootfh(()), Op::Getfh(())]).await;
         match done.last(handle_of).result {
             Ok(root) => root,
@@ -258,6 +288,7 @@ impl Client {
     fn open_op(&self, access: open::ShareAccess, how: open::How, claim: open::Claim) -> Op {
         let is_new = !matches!(claim, open::Claim::Previous(_));
         let want = match self.world.below(4) {
+            _ if self.version == Version::V40 => open::ShareAccess::empty(),
             0 => open::ShareAccess::WANT_NO_DELEG,
             1 => open::ShareAccess::empty(),
             _ => open::ShareAccess::WANT_ANY_DELEG,
@@ -294,7 +325,8 @@ impl Client {
         };
         let outcome = done.last(handle_of);
         if let (Some(opened), Ok(file)) = (opened, &outcome.result) {
-            let open = Open { stateid: opened.stateid, access: open::ShareAccess::BOTH };
+            let stateid = self.confirm40(file, &opened).await;
+            let open = Open { stateid, access: open::ShareAccess::BOTH };
             self.v4.opens.lock().insert(file.clone(), open);
             self.delegated(file, &opened.delegation);
         }
@@ -346,12 +378,17 @@ impl Client {
         if let Some(open) = known.filter(|open| open.access.contains(access)) {
             return Outcome { result: Ok(open.stateid), again: false };
         }
-        let op = self.open_op(access, open::How::NoCreate, open::Claim::Fh);
-        let ops = vec![Op::Putfh(fh(file)), op];
-        let outcome = self.run4(0, ops).await.last(|result| match result {
-            OpRes::Open(Ok(opened)) => Some(opened),
-            _ => None,
-        });
+        let outcome = match self.version {
+            Version::V40 => self.open40(file, access).await,
+            _ => {
+                let op = self.open_op(access, open::How::NoCreate, open::Claim::Fh);
+                let ops = vec![Op::Putfh(fh(file)), op];
+                self.run4(0, ops).await.last(|result| match result {
+                    OpRes::Open(Ok(opened)) => Some(opened),
+                    _ => None,
+                })
+            }
+        };
         if let Ok(opened) = &outcome.result {
             let access = known.map_or(access, |open| open.access | access);
             self.v4.opens.lock().insert(file.clone(), Open { stateid: opened.stateid, access });
@@ -476,12 +513,12 @@ impl Client {
     }
 
     /// Whether the client holds a lock.
-    pub(crate) fn holds_lock(&self) -> bool {
+    pub(super) fn holds_lock4(&self) -> bool {
         self.v4.lock.lock().is_some()
     }
 
     /// Takes a lock on a range of a file, if no other client has it.
-    pub(crate) async fn take_lock(&self, file: &Handle, range: u64) -> Outcome<()> {
+    pub(super) async fn take_lock4(&self, file: &Handle, range: u64) -> Outcome<()> {
         let done = self.under_open(0, (file, open::ShareAccess::BOTH), |open| {
             self.lock_op(open, range, false)
         });
@@ -507,7 +544,7 @@ impl Client {
     }
 
     /// Gives the lock up.
-    pub(crate) async fn give_lock_up(&self) -> Outcome<()> {
+    pub(super) async fn give_lock_up4(&self) -> Outcome<()> {
         let mut again = false;
         loop {
             let Some(held) = self.v4.lock.lock().clone() else {

@@ -9,11 +9,12 @@
 //! 3. At most [`MAX_ANSWERS`] answers wait for a host; a host repeats unanswered requests. The
 //!    tables in `state` bound the waiting grants.
 
+use crate::locks::host_network::{HostAccess, HostProgram};
 use crate::services::Services;
 use crate::state::GrantedLock;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -22,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 use weir_nfs::nlm::{self, Procedure, Res, Status, TestArgs};
-use weir_rpc::net::{self, ClientLimits, PortMapper, RpcClient, Source};
+use weir_rpc::net::{self, ClientLimits, Source};
 use weir_rpc::{AuthSys, OpaqueAuth};
 use weir_xdr::{Bytes, Decode, Encode, Encoder, Opaque};
 
@@ -61,15 +62,14 @@ struct Queue {
 /// The queued calls to all hosts.
 pub(crate) struct HostCalls {
     queues: Mutex<HashMap<Route, Queue>>,
-    /// The port of hosts' port mappers.
-    mapper_port: u16,
+    hosts: HostAccess,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
 impl HostCalls {
-    pub(crate) fn new(mapper_port: u16, stop: CancellationToken) -> Arc<Self> {
-        Arc::new(Self { queues: Mutex::default(), mapper_port, tasks: TaskTracker::new(), stop })
+    pub(crate) fn new(hosts: HostAccess, stop: CancellationToken) -> Arc<Self> {
+        Arc::new(Self { queues: Mutex::default(), hosts, tasks: TaskTracker::new(), stop })
     }
 
     /// Queues the GRANTED call for a lock.
@@ -139,7 +139,7 @@ struct Caller {
     services: Arc<Services>,
     route: Route,
     more: Arc<Notify>,
-    connection: Option<RpcClient>,
+    connection: Option<HostProgram>,
 }
 
 /// A call that failed.
@@ -265,11 +265,10 @@ impl Caller {
         Ok(result)
     }
 
-    async fn connect(&self) -> Result<RpcClient, net::Error> {
+    async fn connect(&self) -> Result<HostProgram, net::Error> {
         let Route { host, server } = self.route;
-        let mapper = SocketAddr::new(host, self.callbacks.mapper_port);
-        let source = Source::address(server);
-        let client = PortMapper::find(mapper, source, nlm::ID, ClientLimits::SMALL).await?;
+        let (source, limits) = (Source::address(server), ClientLimits::SMALL);
+        let client = self.callbacks.hosts.find(host, source, nlm::ID, limits).await?;
         let name = rustix::system::uname();
         let name = name.nodename().to_bytes();
         let auth = AuthSys { machine_name: name.into(), ..AuthSys::default() };

@@ -1,8 +1,7 @@
 //! A client makes its session anew, and reclaims what it had when the server has restarted.
 
 use super::{Held, Open, RECOVERY, SLOTS, Session, fh, is_session_lost};
-use crate::client::Client;
-use crate::client::Handle;
+use crate::client::{Client, Handle, Version};
 use crate::host;
 use crate::world::LEASE;
 use std::time::Duration;
@@ -71,7 +70,7 @@ impl Client {
             let mut session = self.v4.session.lock();
             let before = (session.run, session.until);
             let until = sent + LEASE;
-            *session = Session { id: created.session, run: runs.1, until };
+            *session = Session { id: created.session, run: runs.1, until, ..Session::default() };
             before
         };
         if confirmed { true } else { self.reclaim(before).await }
@@ -79,6 +78,9 @@ impl Client {
 
     /// A compound during recovery. `None`: the session is lost again.
     async fn once(&self, ops: Vec<Op>) -> Option<(Vec<OpRes>, Result<(), Error>)> {
+        if self.version == Version::V40 {
+            return self.once40(&ops).await;
+        }
         let mut in_slot = self.v4.slots[RECOVERY as usize].lock().await;
         loop {
             let id = self.v4.session.lock().id;
@@ -110,7 +112,7 @@ impl Client {
 
     /// Takes opens and the lock back after a restart of the server. The session before was given by that
     /// `run`, and its lease was good `until` then.
-    async fn reclaim(&self, (run, until): (u64, Duration)) -> bool {
+    pub(super) async fn reclaim(&self, (run, until): (u64, Duration)) -> bool {
         let opens: Vec<(Handle, Open)> =
             self.v4.opens.lock().iter().map(|(file, open)| (file.clone(), *open)).collect();
         let (ended, started) = *self.world.restarted.lock();
@@ -168,6 +170,10 @@ impl Client {
                     }
                 }
             }
+        }
+        if self.version == Version::V40 {
+            // There is no operation that says so.
+            return true;
         }
         let complete = Op::ReclaimComplete(reclaim_complete::Args { one_fs: false });
         match self.once(vec![complete]).await {
