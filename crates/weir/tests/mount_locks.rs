@@ -209,3 +209,50 @@ fn new_directories_inherit_set_group_id_from_a_group_that_the_user_is_not_in() {
     let made = source.join("shared/dir").metadata().unwrap();
     assert_eq!((made.gid(), made.mode() & 0o7777), (5000, 0o2777));
 }
+
+/// Interrupts an upgrade of flock(2) that waits, and says whether another open file can lock the file then.
+const INTERRUPTED: &str = "
+import fcntl, signal, sys
+def stop(*_): raise InterruptedError
+signal.signal(signal.SIGUSR1, stop)
+one, two = open(sys.argv[1], 'w'), open(sys.argv[1], 'w')
+fcntl.flock(one, fcntl.LOCK_SH)
+fcntl.flock(two, fcntl.LOCK_SH)
+try:
+    print('waits', flush=True)
+    fcntl.flock(one, fcntl.LOCK_EX)
+    print('granted', flush=True)
+except InterruptedError:
+    try:
+        fcntl.flock(two, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        print('lost', flush=True)
+    except BlockingIOError:
+        print('kept', flush=True)
+";
+
+#[test]
+fn an_interrupted_upgrade_of_flock_ends_as_on_a_local_file_system() {
+    if !has_python() {
+        return;
+    }
+    let (near, source) = source();
+    let from = source.to_str().unwrap();
+    let Some(mount) = Mount::start(near.path(), "mnt", &[], from) else { return };
+    let said = [source.join("here"), mount.path("there")].map(|path| {
+        let mut command = Command::new("python3");
+        command.args(["-c", INTERRUPTED]).arg(path).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "waits");
+        // From here on it sleeps only in flock(2).
+        let stat = format!("/proc/{}/stat", child.id());
+        let sleeps = || fs::read_to_string(&stat).unwrap().contains(") S ");
+        within(PATIENCE, || sleeps().then_some(()));
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
+        let last = said.next().unwrap().unwrap();
+        assert!(child.wait().unwrap().success());
+        last
+    });
+    assert_eq!(said, ["lost", "lost"]);
+}
