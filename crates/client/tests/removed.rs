@@ -240,7 +240,7 @@ async fn a_replaced_open_file_stays_although_the_rename_seems_to_have_failed() {
         while !losing.has_lost() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let (from, to) = (root.entry(b"file"), root.entry(b"moved"));
+        let (from, to) = (other.root().entry(b"file"), other.root().entry(b"moved"));
         other.rename(&Caller::Own, from, to, RenameFlags::Replace).await.unwrap();
         drop(closed);
         assert_eq!(renaming.await.unwrap(), Err(Error::NotFound), "{version}");
@@ -250,7 +250,7 @@ async fn a_replaced_open_file_stays_although_the_rename_seems_to_have_failed() {
         drop(open);
         nfs.unmount().await;
         assert_eq!(names(&other).await, [b"moved"], "{version}");
-        other.unlink(&Caller::Own, root.entry(b"moved")).await.unwrap();
+        other.unlink(&Caller::Own, other.root().entry(b"moved")).await.unwrap();
     }
     other.unmount().await;
 }
