@@ -85,7 +85,8 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         for location in &args.locations {
             match truncate(mounts, location, &args).await {
                 Ok(Some(size)) => {
-                    report.done(|| location.bytes(), || format!("{location} has {size} bytes"));
+                    let text = location.to_string();
+                    report.done(text, || format!("{location} has {size} bytes"));
                 }
                 Ok(None) => {}
                 Err(failure) => report.failed(&failure),

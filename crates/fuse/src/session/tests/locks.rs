@@ -81,7 +81,7 @@ fn an_interrupted_upgrade_keeps_the_lock_that_was_held() {
     assert_eq!(kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)), 0);
 }
 
-/// As on Linux: `crates/weir/tests/mount_locks.rs` compares.
+/// As on Linux.
 #[test]
 fn an_interrupted_upgrade_of_flock_loses_the_lock_that_was_held() {
     // The signal may arrive before the request has looked for a conflict.
