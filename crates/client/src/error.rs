@@ -105,6 +105,17 @@ impl Error {
         matches!(self.to_vfs(), NotFound | NotDirectory | Invalid | Loop)
     }
 
+    /// Whether the operation has ended without effect: the server has answered that it failed, or was not asked. After
+    /// any other error it may have been executed, or be executed later.
+    pub(crate) fn is_definite(&self) -> bool {
+        match self {
+            Self::Status { .. } | Self::Refused { .. } => true,
+            // The connection has ended, or a task has panicked.
+            Self::Local(error) => *error != weir_vfs::Error::Io,
+            _ => false,
+        }
+    }
+
     /// The closest neutral error.
     pub fn to_vfs(&self) -> weir_vfs::Error {
         match self {
@@ -211,6 +222,8 @@ pub enum Violation {
     NotDurable,
     /// A directory has an entry whose name is empty, `.`, `..`, or has a slash or a zero byte.
     BadName,
+    /// The server may have executed a call that changes something, and has not kept its reply.
+    ReplyLost,
 }
 
 impl fmt::Display for Violation {
@@ -230,6 +243,7 @@ impl fmt::Display for Violation {
             Self::WrongCount => "a write of no bytes, or of more bytes than were sent",
             Self::NotDurable => "a write that is not durable as requested",
             Self::BadName => "a name that is not that of a file in a directory",
+            Self::ReplyLost => "it may have been executed, but its reply was not kept",
         })
     }
 }

@@ -7,13 +7,13 @@ use common::{Served, opened};
 use futures_util::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_client::{MountOptions, NfsFs};
+use weir_client::{MountOptions, NfsFs, raw};
 use weir_nfs::v4::OpCode;
 use weir_nfs::{nlm, v4};
 use weir_stores::testing::{new_file, read, write};
 use weir_vfs::{
-    Access, Caller, CreateMode, FileSystem, Lock, LockOwner, LockRange, OpenFile, RenameFlags,
-    SetAttr,
+    Access, Caller, CreateMode, FileId, FileSystem, Lock, LockOwner, LockRange, OpenFile,
+    RenameFlags, SetAttr,
 };
 
 const ME: LockOwner = LockOwner(1);
@@ -260,4 +260,47 @@ async fn an_open_that_finds_another_file_leaves_the_first_one_and_its_locks() {
     assert_eq!(soon(file.unlock(ME, range(0, 10))).await, Ok(()));
     nfs.unmount().await;
     other.unmount().await;
+}
+
+/// Until that file is closed again, I/O of the first one has its own stateid.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_that_finds_another_file_never_has_the_first_one_use_its_stateid() {
+    let served = Served::start();
+    let other = served.mount("vers=4.2").await;
+    let between = Between::to(served.addr).await;
+    let nfs = through(&between, "4.0").await;
+    let id = replaceable(&other, &nfs).await;
+    let file = nfs.open(&Caller::Own, id, Access::READ).await.unwrap();
+    let own = raw::stateid(&*file).unwrap();
+    replace(&other).await;
+    let closes = between.cut_at(OpCode::Close);
+    let opening = {
+        let nfs = Arc::clone(&nfs);
+        tokio::spawn(async move { nfs.open(&Caller::Own, id, Access::WRITE).await })
+    };
+    soon(closes).await;
+    assert_eq!(raw::stateid(&*file).unwrap(), own);
+    between.go_on();
+    // The server still has the first file, so it may be used without an open.
+    drop(soon(opening).await.unwrap());
+    assert_eq!(soon(read(&*file, 0, 4)).await.map(|(bytes, _)| bytes), Ok(b"here".to_vec()));
+    nfs.unmount().await;
+    other.unmount().await;
+}
+
+/// Makes a file that `replace` replaces; `nfs` knows its name.
+async fn replaceable(other: &Arc<NfsFs>, nfs: &Arc<NfsFs>) -> FileId {
+    let fs: Arc<dyn FileSystem> = other.clone();
+    let file = new_file(&fs, fs.root(), "file").await;
+    write(&*file, 0, b"here").await.unwrap();
+    file.sync(false).await.unwrap();
+    nfs.lookup(&Caller::Own, nfs.root().entry(b"file")).await.unwrap().id
+}
+
+async fn replace(other: &Arc<NfsFs>) {
+    let (set, root) = (SetAttr::default(), other.root());
+    let new = root.entry(b"new").with(&set);
+    other.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+    let (new, old) = (root.entry(b"new"), root.entry(b"file"));
+    other.rename(&Caller::Own, new, old, RenameFlags::Replace).await.unwrap();
 }

@@ -252,6 +252,40 @@ async fn an_uncached_request_whose_reply_is_lost_is_executed_again() {
     }
 }
 
+/// The server has executed a request that changes names, and has not kept the reply. With another number it would
+/// be executed twice, so the error is that the result is unknown, and not one of the second execution.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_whose_reply_is_lost_and_was_not_kept_is_not_executed_again() {
+    let served = Served::start();
+    for version in ["4.1", "4.2"] {
+        let losing = Losing::to(served.addr).await;
+        let url = format!("nfs://{}/?vers={version}", losing.addr);
+        let nfs = NfsFs::mount(&url.parse().unwrap(), &MountOptions::default()).await.unwrap();
+        let (root, set) = (nfs.root(), SetAttr::default());
+        nfs.mkdir(ME, root.entry(b"old").with(&set)).await.unwrap();
+        losing.forget_replies();
+
+        losing.lose(PROGRAM, OpCode::Create as u32);
+        let made = soon(nfs.mkdir(ME, root.entry(b"new").with(&set))).await;
+        assert_eq!(made.map(drop), Err(Error::Io), "{version}");
+        losing.lose(PROGRAM, OpCode::Rename as u32);
+        let replace = RenameFlags::Replace;
+        let renamed = soon(nfs.rename(ME, root.entry(b"old"), root.entry(b"moved"), replace)).await;
+        assert_eq!(renamed, Err(Error::Io), "{version}");
+        losing.lose(PROGRAM, OpCode::Remove as u32);
+        let removed = soon(nfs.rmdir(ME, root.entry(b"new"))).await;
+        assert_eq!(removed, Err(Error::Io), "{version}");
+        assert!(losing.has_lost() && losing.take_uncached() == 3, "{version}");
+
+        for (name, exists) in [(&b"new"[..], false), (b"old", false), (b"moved", true)] {
+            let found = nfs.lookup(ME, root.entry(name)).await.map(drop);
+            assert_eq!(found.is_ok(), exists, "{version} {}: {found:?}", name.escape_ascii());
+        }
+        nfs.rmdir(ME, root.entry(b"moved")).await.unwrap();
+        nfs.unmount().await;
+    }
+}
+
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), what).await.expect("it hangs")
 }

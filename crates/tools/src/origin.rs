@@ -67,6 +67,11 @@ impl Place {
         self.inside(id).child(name, attr)
     }
 
+    /// The exact bytes of the path or URL of the file here; as shown, if the walk did not begin at a location.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.location().map_or_else(|| self.shown.clone().into_bytes(), |at| at.bytes())
+    }
+
     /// The location of the file here, if the walk began at one.
     pub(crate) fn location(&self) -> Option<Location> {
         let mut names = Vec::new();

@@ -504,3 +504,30 @@ async fn a_copy_has_the_owner_and_the_access_list_of_the_file_that_it_replaces()
         }
     }
 }
+
+/// As one has that is overwritten.
+#[tokio::test]
+async fn a_copy_has_the_users_attributes_of_the_file_that_it_replaces() {
+    for preserve in [false, true] {
+        let cache = Cache::new(Config::default()).unwrap();
+        let (from, to) = (cache.mount(MemoryFs::new()), cache.mount(MemoryFs::new()));
+        let set = async |fs: &CachedFs, id: FileId, name: &[u8]| {
+            let mode = XattrMode::Either;
+            fs.set_xattr(&Caller::Own, id.xattr(name), b"value", mode).await.unwrap();
+        };
+        let source = write(&from, "file", b"data").await;
+        set(&from, source, b"user.of_source").await;
+        // So that the copy has not the number of its source.
+        write(&to, "other", b"").await;
+        let old = write(&to, "file", b"old").await;
+        set(&to, old, b"user.of_replaced").await;
+        let said = copy(&from, &to, "file", Options { preserve, ..Options::default() }).await;
+        assert_eq!((said.failures, said.not_preserved), (Vec::new(), Vec::new()));
+        let copy = place(&to, "file").await.attr.unwrap();
+        assert_ne!(copy.id, old);
+        let names = to.list_xattrs(&Caller::Own, copy.id).await.unwrap();
+        let expected =
+            if preserve { b"user.of_source".to_vec() } else { b"user.of_replaced".to_vec() };
+        assert_eq!(names, [expected]);
+    }
+}

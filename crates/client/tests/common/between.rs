@@ -343,25 +343,26 @@ pub(crate) struct Losing {
     gate: Arc<tokio::sync::Mutex<()>>,
     /// Replies that said that the reply is not cached.
     uncached: Arc<AtomicUsize>,
+    /// The server behind it keeps no replies, although it is asked to.
+    forgets: Arc<AtomicBool>,
 }
 
 impl Losing {
     pub(crate) async fn to(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let losing =
-            Self { addr, lose: Arc::default(), gate: Arc::default(), uncached: Arc::default() };
-        let (lose, gate) = (Arc::clone(&losing.lose), Arc::clone(&losing.gate));
-        let uncached = Arc::clone(&losing.uncached);
+        let (lose, gate) = Default::default();
+        let (uncached, forgets) = Default::default();
+        let losing = Self { addr, lose, gate, uncached, forgets };
+        let shared = losing.clone();
         tokio::spawn(async move {
             let mut number = 0;
             while let Ok((client, _)) = listener.accept().await {
                 number += 1;
-                let _open = gate.lock().await;
+                let _open = shared.gate.lock().await;
                 // Without a server, close the client's connection.
                 let Ok(server) = TcpStream::connect(server).await else { continue };
-                let (lose, uncached) = (Arc::clone(&lose), Arc::clone(&uncached));
-                tokio::spawn(pass_or_lose(client, server, number, lose, uncached));
+                tokio::spawn(pass_or_lose(client, server, number, shared.clone()));
             }
         });
         losing
@@ -382,6 +383,11 @@ impl Losing {
         self.lose.lock().unwrap().is_none()
     }
 
+    /// From now on the server keeps no replies.
+    pub(crate) fn forget_replies(&self) {
+        self.forgets.store(true, Relaxed);
+    }
+
     /// How many replies since the last call of this said that the reply is not cached.
     pub(crate) fn take_uncached(&self) -> usize {
         self.uncached.swap(0, Relaxed)
@@ -392,8 +398,7 @@ async fn pass_or_lose(
     client: TcpStream,
     server: TcpStream,
     number: u8,
-    lose: Arc<Mutex<Option<(u32, u32)>>>,
-    uncached: Arc<AtomicUsize>,
+    Losing { lose, uncached, forgets, .. }: Losing,
 ) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
@@ -407,6 +412,9 @@ async fn pass_or_lose(
             if let Ok(header) = CallHeader::decode(&mut d) {
                 ops = ops_of(&call).unwrap_or_else(|| vec![header.procedure]);
                 ops.retain(|op| *lose.lock().unwrap() == Some((header.program, *op)));
+            }
+            if forgets.load(Relaxed) {
+                ask_for_no_copy(&mut call);
             }
             call[0] ^= number;
             if !ops.is_empty() {
@@ -432,6 +440,20 @@ async fn pass_or_lose(
         }
     };
     tokio::select! { () = forth => {}, () = back => {} }
+}
+
+/// Has SEQUENCE ask for no cached reply.
+fn ask_for_no_copy(call: &mut [u8]) {
+    let mut d = Decoder::new(call.to_vec().into());
+    if CallHeader::decode(&mut d).is_ok()
+        && ops_of(call).is_some_and(|ops| ops.first() == Some(&(OpCode::Sequence as u32)))
+        && d.get::<CompoundHeader>().is_ok()
+        && Op::decode_next(&mut d).is_ok()
+    {
+        // `sa_cachethis` is its last argument.
+        let end = call.len() - d.remaining();
+        call[end - 4..end].fill(0);
+    }
 }
 
 /// If the reply says in its SEQUENCE that the call's reply is not cached: the reply that says it in the

@@ -56,8 +56,8 @@ type Waiting = Vec<oneshot::Sender<()>>;
 struct Work {
     /// Nodes whose pages are to be dropped now, and who waits for that.
     now: LinkedHashMap<u64, Waiting>,
-    /// Nodes whose pages are to be dropped some time.
-    soon: LinkedHashSet<u64>,
+    /// Nodes whose pages are to be dropped some time, and the offset from which on.
+    soon: LinkedHashMap<u64, u64>,
     window: Option<Window>,
     ended: bool,
 }
@@ -65,8 +65,8 @@ struct Work {
 impl Work {
     /// What is dropped next, apart from `now`.
     fn next_of_rest(&mut self) -> Option<Passed> {
-        if let Some(node) = self.soon.pop_front() {
-            return Some(Passed::all(node));
+        if let Some((node, start)) = self.soon.pop_front() {
+            return Some(Passed { node, start, end: u64::MAX });
         }
         self.window.as_mut().filter(|window| window.is_over())?.take()
     }
@@ -80,7 +80,7 @@ impl KernelPages {
     pub(super) fn new(device: &Device, limit: Option<u64>) -> io::Result<Self> {
         let work = Work {
             now: LinkedHashMap::new(),
-            soon: LinkedHashSet::new(),
+            soon: LinkedHashMap::new(),
             window: limit.map(Window::new),
             ended: false,
         };
@@ -112,7 +112,15 @@ impl KernelPages {
 
     /// Has the kernel drop all pages and the attributes of a node, some time.
     pub(super) fn drop_soon(&self, node: u64) {
-        self.shared.work.lock().soon.insert(node);
+        self.drop_soon_from(node, 0);
+    }
+
+    /// The same for the pages from that of an offset on.
+    pub(super) fn drop_soon_from(&self, node: u64, offset: u64) {
+        let start = offset - offset % PAGE;
+        let mut work = self.shared.work.lock();
+        work.soon.entry(node).and_modify(|from| *from = start.min(*from)).or_insert(start);
+        drop(work);
         self.shared.wake.notify_all();
     }
 
@@ -205,10 +213,6 @@ struct Passed {
 }
 
 impl Passed {
-    fn all(node: u64) -> Self {
-        Self { node, start: 0, end: u64::MAX }
-    }
-
     /// The part of the file in which it begins.
     fn place(&self) -> (u64, u64) {
         (self.node, self.start / LONGEST)

@@ -302,6 +302,39 @@ fn what_is_appended_goes_to_the_end_whichever_cache_keeps_the_file() {
     }
 }
 
+/// Linux before 6.6 keeps its pages beside a write that goes past them.
+#[test]
+fn the_kernel_drops_its_pages_of_what_was_written_past_them() {
+    let settings = Settings { keeper: Keeper::Kernel, ..Settings::default() };
+    let mut kernel = Kernel::start_with(MemoryFs::new(), settings);
+    let (node, fh) = kernel.create(b"f");
+    assert_eq!(kernel.write(node, fh, 0, &[1; 5000]), 5000);
+    assert_eq!(kernel.read(node, fh, 0, 8192), [1; 5000]);
+    for (flag, offset, dropped_from) in [(libc::O_APPEND, 5000, 4096), (libc::O_DIRECT, 100, 0)] {
+        let flags = (libc::O_WRONLY | flag).cast_unsigned();
+        let open = abi::OpenIn { flags, ..Default::default() };
+        let past = kernel.ok::<abi::OpenOut>(opcode::OPEN, node, &[open.as_bytes()]).fh;
+        let args = abi::WriteIn { fh: past, offset, size: 5, flags, ..Default::default() };
+        let written = kernel.ask(opcode::WRITE, node, &[args.as_bytes(), b"after"]);
+        let (mut dropped, mut is_answered) = (None, false);
+        while dropped.is_none() || !is_answered {
+            match kernel.receive() {
+                (0, code, content) if code == abi::NOTIFY_INVAL_INODE => {
+                    let out = abi::InvalInodeOut::read_from_bytes(&content).unwrap();
+                    // A negative offset means the attributes alone.
+                    dropped = (out.off >= 0).then_some((out.ino, out.off, out.len)).or(dropped);
+                }
+                (0, ..) => {}
+                (number, error, _) => {
+                    assert_eq!((number, error), (written, 0));
+                    is_answered = true;
+                }
+            }
+        }
+        assert_eq!(dropped, Some((node, dropped_from, 0)));
+    }
+}
+
 /// fcntl(2) changes O_APPEND of an open file.
 #[test]
 fn a_write_appends_if_its_file_is_set_to_append_by_then() {

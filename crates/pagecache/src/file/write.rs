@@ -96,7 +96,7 @@ enum Commit {
     Moved,
     /// This page has to be resident first.
     Needs(u64, Stop),
-    /// A change of the whole file is in progress.
+    /// A change of the whole file is in progress, or waits for writeback.
     Excluded,
 }
 
@@ -279,7 +279,7 @@ impl Mapping {
     fn commit(self: &Arc<Self>, step: Step<'_>, mut frames: Frames, bases: &[Base]) -> Commit {
         let memory = &self.memory;
         let mut state = self.state.lock();
-        if state.invalidating {
+        if state.invalidating || state.holds_of_writers > 0 {
             return Commit::Excluded;
         }
         let size = self.size();

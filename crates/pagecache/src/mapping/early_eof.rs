@@ -108,7 +108,7 @@ impl Mapping {
         }
         state.stored_size = attr.size;
         state.overlay.resizing();
-        self.drop_unproven(&mut state);
+        self.drop_unproven(&mut state, 0..u64::MAX);
         let size = self.size_without(&state);
         let edit = self.edit(&mut state);
         let seqcount = self.write_seqcount(&edit);

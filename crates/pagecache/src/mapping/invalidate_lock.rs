@@ -2,6 +2,8 @@
 //!
 //! 1. It has one holder at a time, with no writeback in flight, and no fill, writeback or write
 //!    begins meanwhile.
+//! 2. Pages may be dirty when it is acquired. An operation that needs them in the store writes the file back first, and
+//!    tries again if writes came in between, which it excludes from the second attempt on.
 
 use crate::mapping::Mapping;
 use std::sync::Arc;
@@ -27,7 +29,25 @@ impl Drop for InvalidateLock {
     }
 }
 
+/// Excludes writes of the file while it exists; writeback goes on.
+pub(crate) struct HeldWriters {
+    mapping: Arc<Mapping>,
+}
+
+impl Drop for HeldWriters {
+    fn drop(&mut self) {
+        self.mapping.state.lock().holds_of_writers -= 1;
+        self.mapping.changed.notify();
+    }
+}
+
 impl Mapping {
+    /// Excludes writes, for one that needs all of the file written back.
+    pub(crate) fn hold_writers(self: &Arc<Self>) -> HeldWriters {
+        self.state.lock().holds_of_writers += 1;
+        HeldWriters { mapping: self.clone() }
+    }
+
     /// Acquires the right to change the whole file: waits for other holders and for writeback in
     /// flight, and keeps fills, writeback and writes from starting.
     pub(crate) async fn lock_invalidate(self: &Arc<Self>) -> InvalidateLock {

@@ -82,7 +82,7 @@ pub(crate) struct Mapping {
     pub(crate) index: Index,
     pub(crate) file: RwLock<Arc<dyn OpenFile>>,
     pub(crate) state: Mutex<State>,
-    /// A fill, writeback or sync ended, or `invalidating` was cleared.
+    /// A fill, writeback or sync ended, or writes are no longer excluded.
     pub(crate) changed: WaitQueue,
     /// Open [`File`](crate::File)s, and how many of them may write.
     pub(crate) opens: AtomicUsize,
@@ -132,6 +132,8 @@ pub(crate) struct State {
     pub(crate) stored_size: u64,
     /// A change of the whole file holds the invalidate lock, or waits for writeback to end.
     pub(crate) invalidating: bool,
+    /// How many operations exclude writes until all is written back.
+    pub(crate) holds_of_writers: usize,
     pub(crate) overlay: AttributeOverlay,
     /// A task that settles the times is queued and has not started.
     pub(crate) settle_queued: bool,
@@ -218,6 +220,7 @@ impl Mapping {
                 errors: WriteErrors::default(),
                 stored_size: attr.size,
                 invalidating: false,
+                holds_of_writers: 0,
                 overlay: AttributeOverlay::new(&attr, change_lead, others),
                 settle_queued: false,
                 settling: 0,

@@ -18,6 +18,7 @@ use crate::mapping::{Mapping, State};
 use crate::mapping::{closed_file, index};
 use crate::ranges::RangeSet;
 use crate::stats::Count;
+use std::ops::Range;
 use std::sync::Arc;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
@@ -63,7 +64,7 @@ impl Mapping {
                 self.compare(&mut state, &attr, Some((look, Some(&exclusive))), others)
             });
             if !current || state.overlay.is_doubtful() {
-                self.drop_unproven(&mut state);
+                self.drop_unproven(&mut state, 0..u64::MAX);
                 state.overlay.doubts_dropped();
             }
             return;
@@ -105,7 +106,7 @@ impl Mapping {
             if moved || grown {
                 self.count(Count::OutsideChanges, 1);
                 state.overlay.adopt_others(attr);
-                self.drop_unproven(state);
+                self.drop_unproven(state, 0..u64::MAX);
             }
         }
         current
@@ -145,22 +146,25 @@ impl Mapping {
         state.overlay.resizing();
     }
 
-    /// Drops pages while others are dirty or under writeback: those stay, and so does the size.
-    pub(crate) fn drop_unproven(&self, state: &mut State) {
+    /// Drops those of `pages` that are neither dirty nor under writeback; the size stays.
+    pub(crate) fn drop_unproven(&self, state: &mut State, pages: Range<u64>) {
         let mut kept = RangeSet::default();
         for run in state.dirty.iter().chain(state.writeback.values().cloned()) {
             kept.insert(run);
         }
         let mut edit = self.edit(state);
         let seqcount = self.write_seqcount(&edit);
-        let mut at = 0;
+        let mut at = pages.start;
         for run in kept.iter() {
-            if at < run.start {
-                edit.replace(at..run.start, index::Replacement::Empty);
+            let end = run.start.min(pages.end);
+            if at < end {
+                edit.replace(at..end, index::Replacement::Empty);
             }
-            at = run.end;
+            at = at.max(run.end);
         }
-        edit.replace(at..u64::MAX, index::Replacement::Empty);
+        if at < pages.end {
+            edit.replace(at..pages.end, index::Replacement::Empty);
+        }
         drop(seqcount);
         edit.finish();
     }
@@ -173,9 +177,13 @@ impl Mapping {
         let file = self.store.open(&Caller::Own, self.id, access | Access::READ).await?;
         let mut open = self.file.write();
         // Unless another caller was faster.
-        if !open.access().contains(access) {
-            *open = file;
-        }
+        let unused = match open.access().contains(access) {
+            true => file,
+            false => std::mem::replace(&mut *open, file),
+        };
+        // A store may do a lot when a file is closed.
+        drop(open);
+        drop(unused);
         Ok(())
     }
 
@@ -207,7 +215,7 @@ impl Mapping {
     pub(crate) fn forget_clean(&self) {
         let mut state = self.state.lock();
         if !state.invalidating {
-            self.drop_unproven(&mut state);
+            self.drop_unproven(&mut state, 0..u64::MAX);
         }
     }
 

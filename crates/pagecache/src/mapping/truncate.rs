@@ -6,11 +6,13 @@
 //!    range, nothing stale is published afterwards, and nothing new before (I5).
 //! 2. The store is changed first, then slots and size in one write section of the sequence counter.
 //!    Until then readers see the old file. If the store fails, size and dirty pages stay; the clean
-//!    pages are read again, as the store may have made a part of the change.
+//!    pages of the range are read again, as the store may have made a part of the change.
 //! 3. Once started, a change completes even if the caller goes away.
 //! 4. Frames for the pages at the edges are allocated beforehand, with no lock held.
 //! 5. Only [`Mapping::truncate`] makes a file shorter. Operations that extend it compare its size
 //!    under the exclusion, so that a write that was acknowledged meanwhile stays.
+//! 6. A clone or copy needs the dirty pages of both files in the store. Writes that come in between are
+//!    excluded from the second attempt on, so that writers who never pause do not delay it for ever.
 
 use crate::cache_policy::CachePolicy;
 use crate::mapping::edit::Edit;
@@ -60,7 +62,9 @@ impl Mapping {
             let frames = mapping.edge_frames(1).await;
             let invalidate_lock = mapping.lock_invalidate().await;
             let file = mapping.file();
-            mapping.in_store(&invalidate_lock, file.set_size(size)).await?;
+            // What is in front of both ends stays as it is.
+            let changed = size.min(mapping.size())..u64::MAX;
+            mapping.in_store(&invalidate_lock, changed, file.set_size(size)).await?;
             mapping.resized(&invalidate_lock, size, size, frames);
             Ok(())
         };
@@ -85,7 +89,7 @@ impl Mapping {
                 }
                 file.punch_hole(offset, len).await
             };
-            mapping.in_store(&invalidate_lock, change).await?;
+            mapping.in_store(&invalidate_lock, offset..end, change).await?;
             mapping.punched(&invalidate_lock, offset..end, frames);
             Ok(())
         };
@@ -132,7 +136,7 @@ impl Mapping {
                 }
                 Ok(())
             };
-            mapping.in_store(&invalidate_lock, change).await?;
+            mapping.in_store(&invalidate_lock, offset..end, change).await?;
             mapping.punched(&invalidate_lock, offset..end, frames);
             let none = Frames::none(&mapping.memory.arena);
             mapping.resized(&invalidate_lock, end, size.max(end), none);
@@ -149,7 +153,8 @@ impl Mapping {
         let work = async move {
             let invalidate_lock = mapping.lock_invalidate().await;
             let file = mapping.file();
-            mapping.in_store(&invalidate_lock, file.allocate(offset, len)).await?;
+            // No data changes.
+            mapping.in_store(&invalidate_lock, 0..0, file.allocate(offset, len)).await?;
             let size = mapping.size().max(end);
             let none = Frames::none(&mapping.memory.arena);
             mapping.resized(&invalidate_lock, end, size, none);
@@ -172,8 +177,9 @@ impl Mapping {
             // Files of different stores may have the same identity.
             let order = |of: &Arc<Self>| (of.id, Arc::as_ptr(of) as usize);
             let is_first = order(&mapping) <= order(&from);
+            let mut held = None;
             loop {
-                // Both files' dirty pages have to be in the store; writes may follow in between.
+                // Both files' dirty pages have to be in the store; writes may follow in between (6).
                 from.write_back(0..u64::MAX).await?;
                 mapping.write_back(0..u64::MAX).await?;
                 // In a fixed order, so that two of them in opposite directions do not deadlock.
@@ -182,6 +188,7 @@ impl Mapping {
                 let second = if same { None } else { Some(b.lock_invalidate().await) };
                 if !mapping.state.lock().is_clean() || !from.state.lock().is_clean() {
                     drop((first, second));
+                    held.get_or_insert_with(|| (mapping.hold_writers(), from.hold_writers()));
                     continue;
                 }
                 let source_size = from.size();
@@ -206,7 +213,7 @@ impl Mapping {
                         Transfer::Copy => file.copy_range(&*source, offset, len, to).await,
                     }
                 };
-                let moved = mapping.in_store(invalidate_lock, change).await;
+                let moved = mapping.in_store(invalidate_lock, to..end, change).await;
                 let changed = match (moved, how) {
                     (Ok(moved), _) => to..to + moved.min(len),
                     (Err(_), Transfer::Clone) => to..to,
@@ -228,10 +235,12 @@ impl Mapping {
         self.memory.alloc(n, n, CachePolicy::Cached).await
     }
 
-    /// Runs a change of the store, noted as ours; fills in flight no longer publish.
+    /// Runs a change of the store, noted as ours; fills in flight no longer publish. If it fails, it may have
+    /// changed some of the bytes in `range`.
     async fn in_store<T>(
         &self,
         invalidate_lock: &InvalidateLock,
+        range: Range<u64>,
         change: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         self.disown_fills(invalidate_lock);
@@ -245,10 +254,11 @@ impl Mapping {
         let changed = change.await;
         if let Err(error) = &changed
             && !matches!(error, Error::NotSupported | Error::CrossDevice)
+            && !range.is_empty()
         {
             let mut state = self.state.lock();
-            self.drop_unproven(&mut state);
-            state.overlay.doubts_dropped();
+            self.drop_unproven(&mut state, range.start / PAGE..range.end.div_ceil(PAGE));
+            state.overlay.pages_dropped();
         }
         changed
     }
@@ -469,6 +479,7 @@ async fn ungrow(file: &dyn OpenFile, size: u64, end: u64) {
 mod tests {
     use crate::testing::Rig;
     use pollster::block_on;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use weir_stores::fault::{Call, What};
     use weir_stores::memory::MemoryFs;
     use weir_vfs::{Access, Caller, Error, FileSystem, IoFlags};
@@ -517,6 +528,75 @@ mod tests {
             assert_eq!((bytes[0], bytes[8191]), (2, 1), "{call:?}");
             assert!(block_on(file.getattr()).unwrap().change > change);
         }
+    }
+
+    #[test]
+    fn pages_that_a_failed_change_cannot_have_changed_stay() {
+        for call in [Call::Allocate, Call::PunchHole, Call::SetSize, Call::CopyRange] {
+            let rig = Rig::new();
+            let (file, source) = (rig.create("f"), rig.create("g"));
+            for file in [&file, &source] {
+                file.write_at(&[1; 3 * 4096], 0, IoFlags::empty()).unwrap();
+                file.sync(true).unwrap();
+            }
+            rig.always(call, What::Fail(Error::NoSpace));
+            let failed = block_on(async {
+                match call {
+                    Call::Allocate => file.allocate_async(0, 1 << 20).await,
+                    Call::PunchHole => file.punch_hole_async(4096, 4096).await,
+                    Call::SetSize => file.truncate_async(5000).await,
+                    _ => file.copy_range_async(&source, 0, 4096, 4096).await.map(drop),
+                }
+            });
+            assert_eq!(failed, Err(Error::NoSpace), "{call:?}");
+            rig.always(Call::Read, What::Fail(Error::Io));
+            let resident = [0, 4096, 8192].map(|at| {
+                let read = file.read_at(&mut [0; 4096], at, IoFlags::empty());
+                assert!(matches!(read, Ok(4096) | Err(Error::Io)), "{call:?}: {read:?}");
+                read.is_ok()
+            });
+            let expected = match call {
+                Call::Allocate => [true; 3],
+                Call::SetSize => [true, false, false],
+                _ => [true, false, true],
+            };
+            assert_eq!(resident, expected, "{call:?}");
+        }
+    }
+
+    /// The writers stop if it takes longer than they write this often, so that a failure shows.
+    #[test]
+    fn a_clone_ends_although_writers_never_pause() {
+        const MOST: usize = 20_000_000;
+        let rig = Rig::new();
+        let (from, to) = (rig.create("a"), rig.create("b"));
+        from.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writers = [&from, &to].map(|file| {
+                let is_done = &is_done;
+                scope.spawn(move || {
+                    for written in 0..MOST {
+                        if is_done.load(Relaxed) {
+                            return written;
+                        }
+                        file.write_at(&[2; 64], 8192, IoFlags::empty()).unwrap();
+                    }
+                    MOST
+                })
+            });
+            while from.size() < 8192 || to.size() < 8192 {
+                std::thread::yield_now();
+            }
+            let cloned = block_on(to.clone_range_async(&from, 0, 4096, 0));
+            is_done.store(true, Relaxed);
+            let written = writers.map(|writer| writer.join().unwrap());
+            assert_eq!(cloned, Ok(()));
+            assert!(written.iter().all(|&written| written < MOST), "{written:?}");
+        });
+        let mut bytes = [0; 4096];
+        assert_eq!(to.read_at(&mut bytes, 0, IoFlags::empty()), Ok(4096));
+        assert_eq!(bytes, [1; 4096]);
     }
 
     #[test]

@@ -432,10 +432,9 @@ impl Mapping {
         }
         if self.store.capabilities().contains(Capabilities::WRITE_TIMES) {
             let mut state = self.state.lock();
-            if state.is_clean() {
-                state.overlay.left_to_store();
+            if !state.is_clean() || state.overlay.left_to_store() {
+                return;
             }
-            return;
         }
         let mapping = self.clone();
         let work = async move {
@@ -478,7 +477,7 @@ impl Mapping {
                 // The file was written to since it was found clean. No later look reports the
                 // change again.
                 state.overlay.adopt_others(&attr);
-                self.drop_unproven(&mut state);
+                self.drop_unproven(&mut state, 0..u64::MAX);
             }
         }
         moved

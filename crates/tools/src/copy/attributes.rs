@@ -61,7 +61,7 @@ pub(crate) fn wanted(copier: &Copier, like: Like<'_>, to: &Place) -> Wanted {
 }
 
 /// Sets a copied file's mode, and with `--preserve` its other attributes; without, a file that is
-/// replaced keeps its owner, access control list and mode.
+/// replaced keeps its owner, access control list, users' extended attributes and mode.
 pub(crate) async fn set_of_file(
     copier: &Copier,
     like: Like<'_>,
@@ -78,8 +78,8 @@ pub(crate) async fn set_of_file(
     }
 }
 
-/// Sets a new file's owner, access control list and mode where there is no source: those of the file that
-/// it replaces.
+/// Sets a new file's owner, access control list, users' extended attributes and mode where there is no source:
+/// those of the file that it replaces.
 pub(crate) async fn set_without_source(
     copier: &Copier,
     to: &Place,
@@ -97,14 +97,15 @@ async fn set_mode(to: &Place, id: FileId, mode: u32) -> weir_vfs::Result<()> {
     to.fs.setattr(&Caller::Own, id, &set).await.map(drop)
 }
 
-/// Gives the new file `id` the owner and the access control list of the one that it replaces. Returns the
-/// mode that it is to have.
+/// Gives the new file `id` the owner, the access control list and the users' extended attributes of the one
+/// that it replaces. Returns the mode that it is to have.
 async fn like_replaced(
     copier: &Copier,
     replaced: &Attr,
     to: &Place,
     id: FileId,
 ) -> weir_vfs::Result<u32> {
+    keep_xattrs(copier, replaced, to, id).await;
     let now = to.fs.getattr(id).await?;
     let mode = own(to, &now, replaced).await?.reported(copier, to).mode(replaced);
     Ok(match has_acl_of(replaced, to, id).await {
@@ -116,6 +117,31 @@ async fn like_replaced(
             mode & !0o070
         }
     })
+}
+
+/// Gives the new file `id` the users' extended attributes of the one that it replaces, which a file that is
+/// overwritten keeps. Those of the system belong to the old data.
+async fn keep_xattrs(copier: &Copier, replaced: &Attr, to: &Place, id: FileId) {
+    if replaced.id == id {
+        return;
+    }
+    match users_xattrs(to, replaced.id).await {
+        Ok(names) => copy_xattrs(copier, Like::new(to, replaced), to, id, &names).await,
+        // Which ones it had is not known, or not any more.
+        Err(_) => copier.lost(Lost::Xattrs, to),
+    }
+}
+
+/// The names of a file's extended attributes that belong to users.
+pub(crate) async fn users_xattrs(place: &Place, id: FileId) -> weir_vfs::Result<Vec<Vec<u8>>> {
+    match place.fs.list_xattrs(&Caller::Own, id).await {
+        Err(Error::NotSupported) => Ok(Vec::new()),
+        names => {
+            let mut names = names?;
+            names.retain(|name| name.starts_with(b"user."));
+            Ok(names)
+        }
+    }
 }
 
 /// Gives the new file `id` the access control list of the one that it replaces. Returns whether it has the

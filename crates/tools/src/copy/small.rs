@@ -111,10 +111,12 @@ async fn is_expressible(
     if !copier.options.preserve {
         let replaced = to.attr.as_ref().filter(|there| there.kind == FileKind::Regular);
         return Ok(match replaced {
-            // It keeps its list.
+            // It keeps its list and its attributes.
             Some(replaced) => {
                 let list = to.fs.get_acl(replaced.id.acl(AclKind::Access)).await;
+                let names = attributes::users_xattrs(to, replaced.id).await;
                 matches!(list, Ok(None) | Err(Error::NotSupported))
+                    && names.is_ok_and(|names| names.is_empty())
             }
             None => true,
         });

@@ -14,7 +14,9 @@
 //!    an outcome. Only if the server has lost the session is a compound sent as a new one.
 //! 2. If a server delays a compound half-way, after an operation that must not be repeated, only
 //!    the rest is resent ([`resume`](crate::v4::session::resume)).
-//! 3. If a server never completes a call (recovery again and again), the caller finally gets an
+//! 3. A compound that changes something, and whose reply the server has not kept although it had to, fails: it was
+//!    executed, with an unknown result.
+//! 4. If a server never completes a call (recovery again and again), the caller finally gets an
 //!    error.
 
 use crate::backoff::Backoff;
@@ -142,12 +144,13 @@ impl V4 {
         let Some(mut slot) = session.slots.acquire().await else {
             return Ok(Step::Recover { resent: false });
         };
+        let cached = ops.iter().any(|op| !op.code().is_idempotent());
         let begin = Op::Sequence(sequence::Args {
             session: session.id,
             sequence_id: slot.sequence,
             slot: slot.id,
             highest_slot: slot.highest,
-            cache_this: ops.iter().any(|op| !op.code().is_idempotent()),
+            cache_this: cached,
         });
         let sent = Instant::now();
         let (mut backoff, mut resent) = (Backoff::new(self.hard), false);
@@ -187,15 +190,14 @@ impl V4 {
                 session.slots.set_target(now.target_highest_slot.min(now.highest_slot));
                 let next = answer.results.first().map(OpRes::status);
                 if next == Some(Err(Nfs4Error::RetryUncachedRep)) {
-                    // As below; Linux's server reports it here.
-                    return Ok(Step::Again);
+                    // Linux's server reports it here.
+                    return self.uncached(operation, cached);
                 }
                 Ok(Self::step(answer))
             }
             Some(OpRes::Sequence(Err(Nfs4Error::RetryUncachedRep))) => {
-                // Executed, but the reply is lost; only idempotent compounds are sent uncached.
                 slot.release(true);
-                Ok(Step::Again)
+                self.uncached(operation, cached)
             }
             Some(OpRes::Sequence(Err(
                 error @ (Nfs4Error::TooManyOps
@@ -217,6 +219,15 @@ impl V4 {
                 Ok(Step::Answered(answer))
             }
             _ => Err(broken(&self.server, operation, Violation::WrongOperation)),
+        }
+    }
+
+    /// The step after a compound that was executed, but whose reply is lost: only one that changes nothing may be
+    /// executed again. The server had to keep the reply to any other (RFC 8881 section 2.10.6.1.3).
+    fn uncached(&self, operation: &'static str, cached: bool) -> Result<Step> {
+        match cached {
+            true => Err(broken(&self.server, operation, Violation::ReplyLost)),
+            false => Ok(Step::Again),
         }
     }
 

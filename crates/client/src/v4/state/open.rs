@@ -84,41 +84,62 @@ impl V4 {
         let build =
             |known: &OpenRecord, client| self.open_ops(state, known, client, access, &claim);
         let reconnects = self.reconnects();
-        let (before, mut opens) = (state.known.lock().stateid, 0);
-        let (answer, opened) = loop {
+        let mut opens = 0;
+        let opened = loop {
             let answer = self.change(state, cred, "OPEN", &build).await?;
             self.checked("OPEN", answer.status)?;
             let opened = self.opened(state, &answer.results)?;
+            let found = answer_handle(&answer.results);
+            if let Some(other) = found.filter(|found| *found != state.handle) {
+                // By now the name refers to another file, whose stateid no I/O of this one may get.
+                if let Err(error) = self.close_other(state, cred, &other, &opened).await {
+                    tracing::debug!("{error}");
+                }
+                return Err(weir_vfs::Error::Stale.into());
+            }
             state.known.lock().stateid = opened.stateid;
             if !opened.flags.contains(ResultFlags::CONFIRM) {
-                break (answer, opened);
+                break opened;
             }
-            let confirm = self.change(state, cred, "OPEN_CONFIRM", &confirm_ops(state)).await?;
+            let build = |known: &OpenRecord, _| confirm_ops(&state.handle, known.stateid, known);
+            let confirm = self.change(state, cred, "OPEN_CONFIRM", &build).await?;
             match confirm.status {
                 // The server has restarted in between.
                 Err(error) if is_state_lost(error) && opens < MAX_OPENS => opens += 1,
                 status => {
                     self.checked("OPEN_CONFIRM", status)?;
                     confirmed(state, &confirm.results);
-                    break (answer, opened);
+                    break opened;
                 }
             }
         };
-        if let Some(other) = answer_handle(&answer.results).filter(|found| *found != state.handle) {
-            // By now the name refers to another file.
-            let build = |known: &OpenRecord, _| self.close_ops(&other, known);
-            if let Err(error) = self.change(state, cred, "CLOSE", &build).await {
-                tracing::debug!("{error}");
-            }
-            // That of the file itself, which this mount may have open.
-            state.known.lock().stateid = before;
-            return Err(weir_vfs::Error::Stale.into());
-        }
         match self.wants_delegations {
             true => self.delegations.take(&state.handle, &opened.delegation, reconnects),
             false => self.delegations.refuse(&state.handle, &opened.delegation),
         }
         Ok(())
+    }
+
+    /// Closes the file that an OPEN of `state` found under a name which is no longer its own. An open that is not
+    /// confirmed cannot be closed (RFC 7530 section 16.18.5).
+    async fn close_other(
+        &self,
+        state: &OpenState,
+        cred: &OpaqueAuth,
+        other: &Handle,
+        opened: &Opened,
+    ) -> Result<()> {
+        self.delegations.refuse(other, &opened.delegation);
+        let mut stateid = opened.stateid;
+        if opened.flags.contains(ResultFlags::CONFIRM) {
+            let build = |known: &OpenRecord, _| confirm_ops(other, stateid, known);
+            let confirm = self.change(state, cred, "OPEN_CONFIRM", &build).await?;
+            self.checked("OPEN_CONFIRM", confirm.status)?;
+            stateid = confirmed_stateid(&confirm.results).unwrap_or(stateid);
+        }
+        let build = |known: &OpenRecord, _| close_ops(other, stateid, known);
+        let closed = self.change(state, cred, "CLOSE", &build).await?;
+        self.checked("CLOSE", closed.status)
     }
 
     fn opened(&self, state: &OpenState, results: &[OpRes]) -> Result<Opened> {
@@ -159,9 +180,7 @@ impl V4 {
     }
 
     fn close_ops(&self, file: &Handle, known: &OpenRecord) -> (Vec<Op>, Counted) {
-        let open_stateid = known.open_stateid(self.has_sessions());
-        let close = Op::Close(close::Args { seqid: known.seqid, open_stateid });
-        (vec![putfh(file), close], Counted::Open)
+        close_ops(file, known.open_stateid(self.has_sessions()), known)
     }
 
     /// Creates a file in minor version 0, which only OPEN can do, and closes it.
@@ -200,7 +219,8 @@ impl V4 {
         state.known.lock().stateid = opened.stateid;
         self.delegations.refuse(&state.handle, &opened.delegation);
         if opened.flags.contains(ResultFlags::CONFIRM) {
-            let confirm = self.change(&state, cred, "OPEN_CONFIRM", &confirm_ops(&state)).await?;
+            let build = |known: &OpenRecord, _| confirm_ops(&state.handle, known.stateid, known);
+            let confirm = self.change(&state, cred, "OPEN_CONFIRM", &build).await?;
             confirmed(&state, &confirm.results);
         }
         Ok((state, answer.results))
@@ -399,7 +419,7 @@ impl V4 {
         state.known.lock().stateid = opened.stateid;
         self.delegations.refuse(&state.handle, &opened.delegation);
         if opened.flags.contains(ResultFlags::CONFIRM) {
-            let build = confirm_ops(state);
+            let build = |known: &OpenRecord, _| confirm_ops(&state.handle, known.stateid, known);
             let confirm = self.change_in(session, client, state, "OPEN_CONFIRM", &build).await?;
             if self.is_begun_anew(confirm.status) {
                 return Err(self.failed("OPEN_CONFIRM", Nfs4Error::StaleClientId));
@@ -410,18 +430,26 @@ impl V4 {
     }
 }
 
-fn confirm_ops(
-    state: &OpenState,
-) -> impl Fn(&OpenRecord, ClientId) -> (Vec<Op>, Counted) + Send + Sync + '_ {
-    |known, _| {
-        let args = open_confirm::Args { open_stateid: known.stateid, seqid: known.seqid };
-        (vec![putfh(&state.handle), Op::OpenConfirm(args)], Counted::Open)
-    }
+fn confirm_ops(file: &Handle, open_stateid: StateId, known: &OpenRecord) -> (Vec<Op>, Counted) {
+    let args = open_confirm::Args { open_stateid, seqid: known.seqid };
+    (vec![putfh(file), Op::OpenConfirm(args)], Counted::Open)
+}
+
+fn close_ops(file: &Handle, open_stateid: StateId, known: &OpenRecord) -> (Vec<Op>, Counted) {
+    let args = close::Args { seqid: known.seqid, open_stateid };
+    (vec![putfh(file), Op::Close(args)], Counted::Open)
 }
 
 fn confirmed(state: &OpenState, results: &[OpRes]) {
-    if let [_, OpRes::OpenConfirm(Ok(stateid))] = results {
-        state.known.lock().stateid = *stateid;
+    if let Some(stateid) = confirmed_stateid(results) {
+        state.known.lock().stateid = stateid;
+    }
+}
+
+fn confirmed_stateid(results: &[OpRes]) -> Option<StateId> {
+    match results {
+        [_, OpRes::OpenConfirm(Ok(stateid))] => Some(*stateid),
+        _ => None,
     }
 }
 
