@@ -105,17 +105,6 @@ impl Error {
         matches!(self.to_vfs(), NotFound | NotDirectory | Invalid | Loop)
     }
 
-    /// Whether the operation has ended without effect: the server has answered that it failed, or was not asked. After
-    /// any other error it may have been executed, or be executed later.
-    pub(crate) fn is_definite(&self) -> bool {
-        match self {
-            Self::Status { .. } | Self::Refused { .. } => true,
-            // The connection has ended, or a task has panicked.
-            Self::Local(error) => *error != weir_vfs::Error::Io,
-            _ => false,
-        }
-    }
-
     /// The closest neutral error.
     pub fn to_vfs(&self) -> weir_vfs::Error {
         match self {

@@ -4,21 +4,17 @@
 //!
 //! 1. The last close of the file in this mount removes the name. A client that dies before leaves it
 //!    behind, as every NFS client does.
-//! 2. Where a server makes no links, the replaced file is moved to that name instead, and back if the rename fails.
-//! 3. A hidden name is removed only if the file does not need it: a rename that failed may have been executed
-//!    nevertheless (its reply was lost), or be executed later. Then it stays until the file is closed.
-//! 4. A close may be in progress when a program removes the directory: while silly-renamed names are
+//! 2. A close may be in progress when a program removes the directory: while silly-renamed names are
 //!    in it, the removal is tried again for [`PATIENCE`].
 
 use crate::files::change_spans::OwnChanges;
 use crate::protocol::{Handle, Node, Protocol};
-use crate::retried;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_base::sync::Mutex;
 use weir_rpc::OpaqueAuth;
-use weir_vfs::{Error, FileId, RenameFlags};
+use weir_vfs::{FileId, RenameFlags};
 
 /// How long the removal of a directory waits for silly-renamed names in it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
@@ -162,17 +158,12 @@ impl OpenFiles {
         }
         let renamed = self.silly_name(cred, &dir, attr.id);
         let to = (&dir, &renamed.name[..]);
-        let moved = protocol.rename(&renamed.cred, (&dir, name), to, RenameFlags::Replace).await;
-        if let Err(error) = &moved
-            && error.is_definite()
-        {
-            return moved;
-        }
+        protocol.rename(&renamed.cred, (&dir, name), to, RenameFlags::Replace).await?;
         if let Err(unused) = self.set_silly_renamed(attr.id, renamed) {
             // Closed in between, or it is the name that was removed here.
             unused.remove(protocol).await;
         }
-        moved
+        Ok(())
     }
 
     /// Renames an entry. A file that it replaces stays while this mount has it open.
@@ -192,62 +183,16 @@ impl OpenFiles {
             return protocol.rename(&cred, from, to, flags).await;
         };
         let kept = self.silly_name(Arc::clone(&cred), to.0, replaced.attr.id);
-        let linked = protocol.link(&cred, &replaced.handle, to.0, &kept.name).await;
-        match linked.map(drop).map_err(|error| (error.to_vfs(), error)) {
-            Ok(()) => {}
-            // Another client has removed it.
-            Err((Error::Stale | Error::NotFound, _)) => {
-                return protocol.rename(&cred, from, to, flags).await;
-            }
-            Err((_, error)) if error.is_definite() => {
-                tracing::debug!("an open file gets no further name: {error}");
-                return self.rename_without_link(protocol, from, to, (replaced, kept)).await;
-            }
-            // Nothing has been replaced.
-            Err((_, error)) => return Err(error),
+        if let Err(error) = protocol.link(&cred, &replaced.handle, to.0, &kept.name).await {
+            tracing::warn!("an open file is lost with its last name: {error}");
+            return protocol.rename(&cred, from, to, flags).await;
         }
-        let renamed = protocol.rename(&cred, from, to, flags).await;
-        if let Err(error) = &renamed
-            && error.is_definite()
-            && retried::has_name(protocol, &cred, &replaced.attr, to).await
-        {
+        if let Err(error) = protocol.rename(&cred, from, to, flags).await {
             kept.remove(protocol).await;
-            return renamed;
+            return Err(error);
         }
         if let Err(unused) = self.set_silly_renamed(replaced.attr.id, kept) {
             // Closed in between, or an earlier name.
-            unused.remove(protocol).await;
-        }
-        renamed
-    }
-
-    /// Renames an entry over an open file, which is moved to the name `kept` before.
-    async fn rename_without_link(
-        &self,
-        protocol: &dyn Protocol,
-        from: (&Handle, &[u8]),
-        to: (&Handle, &[u8]),
-        (replaced, kept): (Node, SillyRenamed),
-    ) -> crate::Result<()> {
-        let (cred, hidden) = (Arc::clone(&kept.cred), (to.0, &kept.name[..]));
-        protocol.rename(&cred, to, hidden, RenameFlags::Replace).await?;
-        let renamed = protocol.rename(&cred, from, to, RenameFlags::Replace).await;
-        if let Err(error) = &renamed {
-            // If it was executed nevertheless, the name is taken.
-            let there = protocol.lookup(&cred, to.0, to.1).await.map_err(|error| error.to_vfs());
-            let is_free = error.is_definite() && there.is_err_and(|e| e == Error::NotFound);
-            let back = match is_free {
-                true => protocol.rename(&cred, hidden, to, RenameFlags::Replace).await,
-                false => Ok(()),
-            };
-            if !is_free || back.is_err() {
-                // It is not known to be replaced, so its name is not removed either.
-                let name = String::from_utf8_lossy(&kept.name);
-                tracing::warn!("a file that was to be replaced is now called {name}: {error}");
-            }
-            return renamed;
-        }
-        if let Err(unused) = self.set_silly_renamed(replaced.attr.id, kept) {
             unused.remove(protocol).await;
         }
         Ok(())
@@ -285,10 +230,7 @@ impl SillyRenamed {
     /// Removes the name, or logs why it stays.
     pub(crate) async fn remove(self, protocol: &dyn Protocol) {
         let name = String::from_utf8_lossy(&self.name).into_owned();
-        if let Err(error) = self.try_remove(protocol).await
-            // The rename may have failed after all (3).
-            && error.to_vfs() != Error::NotFound
-        {
+        if let Err(error) = self.try_remove(protocol).await {
             tracing::warn!("cannot remove {name}, a file that was removed while open: {error}");
         }
     }

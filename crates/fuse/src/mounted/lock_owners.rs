@@ -8,8 +8,6 @@
 //!    reply.
 //! 3. A program is told by the reply to a request, unless a release has begun since the grant. A lock that is held,
 //!    that no program was told of, and that no request asks for, is to be released.
-//! 4. A conversion (shared to exclusive, or back) that is given up loses the lock that it was to replace, as on Linux:
-//!    no program counts as told of that lock any more, unless it was granted again since the conversion began.
 
 use std::collections::HashMap;
 use weir_vfs::LockOwner;
@@ -37,16 +35,6 @@ struct Asked {
     is_told: bool,
     /// Of flock(2): how often a release has begun.
     releases: u64,
-    /// Of flock(2): how often the store has granted the lock, and whether exclusively the last time.
-    grants: u64,
-    is_exclusive: bool,
-}
-
-/// A lock of flock(2) that an owner had when a request for another one began.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Before {
-    grants: u64,
-    is_exclusive: bool,
 }
 
 impl LockOwners {
@@ -72,34 +60,10 @@ impl LockOwners {
 
     /// Notes that the store has granted such a request. Returns the number of releases, for
     /// [`flock_told`](Self::flock_told).
-    pub(crate) fn flock_granted(&mut self, owner: LockOwner, fh: u64, is_exclusive: bool) -> u64 {
+    pub(crate) fn flock_granted(&mut self, owner: LockOwner, fh: u64) -> u64 {
         let asked = self.noted(owner, fh);
         asked.is_held = true;
-        asked.grants += 1;
-        asked.is_exclusive = is_exclusive;
         asked.releases
-    }
-
-    /// The lock that a request of flock(2) would convert.
-    pub(crate) fn flock_held(&self, owner: LockOwner) -> Option<Before> {
-        let asked = self.owners.get(&owner).filter(|asked| asked.is_held)?;
-        Some(Before { grants: asked.grants, is_exclusive: asked.is_exclusive })
-    }
-
-    /// Notes that a conversion is given up (4), before it ends. Returns whether it was one.
-    pub(crate) fn flock_given_up(
-        &mut self,
-        owner: LockOwner,
-        before: Before,
-        is_exclusive: bool,
-    ) -> bool {
-        let Some(asked) = self.owners.get_mut(&owner) else { return false };
-        let converts = before.is_exclusive != is_exclusive && asked.grants == before.grants;
-        if converts {
-            // Its release may have begun, and not have reached the store.
-            (asked.is_held, asked.is_told) = (true, false);
-        }
-        converts
     }
 
     /// Notes that a program has got the reply to such a request.
@@ -241,7 +205,7 @@ mod tests {
                     (self.is_held, self.tasks[at].is_granted) = (true, true);
                     Next::Note
                 }
-                Next::Note => Next::Reply(self.owners.flock_granted(OWNER, FH, true)),
+                Next::Note => Next::Reply(self.owners.flock_granted(OWNER, FH)),
                 Next::Reply(releases) => {
                     self.tasks[at].is_answered = true;
                     self.tasks[at].knows = !is_killed && is_granted;
@@ -324,29 +288,6 @@ mod tests {
                 let world = World { owners, tasks, is_held, is_shared, has_turn };
                 assert!(world.explore() > 1);
             }
-        }
-    }
-
-    #[test]
-    fn a_conversion_that_is_given_up_loses_the_lock_unless_it_was_granted_again() {
-        const SHARED: bool = false;
-        const EXCLUSIVE: bool = true;
-        for (wanted, is_granted_again, is_lost) in
-            [(EXCLUSIVE, false, true), (SHARED, false, false), (EXCLUSIVE, true, false)]
-        {
-            let mut owners = LockOwners::default();
-            owners.flock_begins(OWNER, FH);
-            let releases = owners.flock_granted(OWNER, FH, SHARED);
-            owners.flock_told(OWNER, releases);
-            assert!(!owners.flock_ends(OWNER));
-            let before = owners.flock_held(OWNER).unwrap();
-            owners.flock_begins(OWNER, FH);
-            if is_granted_again {
-                // By another thread, whose program counts on it.
-                owners.flock_granted(OWNER, FH, SHARED);
-            }
-            assert_eq!(owners.flock_given_up(OWNER, before, wanted), is_lost);
-            assert_eq!(owners.flock_ends(OWNER), is_lost);
         }
     }
 

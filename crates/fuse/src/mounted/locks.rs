@@ -13,12 +13,9 @@
 //! 5. A wait that is interrupted is answered when the request for the lock is withdrawn. A lock that is
 //!    granted to a thread that was killed meanwhile is released. One of flock(2) belongs to all processes that have
 //!    the open file: it is released unless one of them knows that it has it, or asks for it.
-//! 6. A conversion by flock(2) that is interrupted loses the lock that was held, as on Linux, where that is removed
-//!    before the wait.
 
 use crate::mounted::file_system::{Answer, Answered, Granted, Mounted};
 use crate::mounted::handles::OpenFile;
-use crate::mounted::lock_owners::LockOwners;
 use crate::session::pending::Reply;
 use crate::wire::abi::{self, LkIn, LkOut};
 use crate::wire::reply::Errno;
@@ -90,8 +87,6 @@ impl Mounted {
             return Ok(Answer::nothing());
         };
         let is_flock = args.lk_flags & abi::LK_FLOCK != 0;
-        let held = || self.nodes.lock_owners(node, |owners| owners.flock_held(owner)).flatten();
-        let before = if is_flock && wait { held() } else { None };
         let mut has_begun = false;
         let request = async {
             // The lock may replace an exclusive one by a shared one. And pages that are not written yet would
@@ -100,7 +95,14 @@ impl Mounted {
             let file = self.lock_file(node, &open).await?;
             self.nodes.lock_owners(node, |owners| owners.note(owner, args.fh));
             if is_flock {
-                let may_hold = self.begin_flock(node, owner, args.fh).await;
+                let may_hold = {
+                    let turn = self.nodes.flock_turn(node);
+                    let _turn = match &turn {
+                        Some(turn) => Some(turn.lock().await),
+                        None => None,
+                    };
+                    self.nodes.lock_owners(node, |owners| owners.flock_begins(owner, args.fh))
+                };
                 has_begun = true;
                 if may_hold == Some(true) {
                     match file.lock(owner, lock, false).await {
@@ -119,18 +121,6 @@ impl Mounted {
             taken = request => taken,
         };
         if let Err(error) = taken {
-            if error == Error::Interrupted.into()
-                && let Some(before) = before
-            {
-                if !has_begun {
-                    self.begin_flock(node, owner, args.fh).await;
-                    has_begun = true;
-                }
-                let exclusive = lock.exclusive;
-                let gives_up =
-                    |owners: &mut LockOwners| owners.flock_given_up(owner, before, exclusive);
-                self.nodes.lock_owners(node, gives_up);
-            }
             if has_begun {
                 self.end_flock(node, owner, None).await;
             }
@@ -138,7 +128,7 @@ impl Mounted {
         }
         // Again: its process may have closed the file in another thread while it waited.
         let releases = self.nodes.lock_owners(node, |owners| match is_flock {
-            true => owners.flock_granted(owner, args.fh, lock.exclusive),
+            true => owners.flock_granted(owner, args.fh),
             false => {
                 owners.note(owner, args.fh);
                 0
@@ -164,16 +154,6 @@ impl Mounted {
             Some(_) => self.end_flock(node, owner, None).await,
             None => self.unlock(node, owner, range).await,
         }
-    }
-
-    /// Begins a request of flock(2). Returns whether the store may hold the owner's lock already.
-    async fn begin_flock(&self, node: u64, owner: LockOwner, fh: u64) -> Option<bool> {
-        let turn = self.nodes.flock_turn(node);
-        let _turn = match &turn {
-            Some(turn) => Some(turn.lock().await),
-            None => None,
-        };
-        self.nodes.lock_owners(node, |owners| owners.flock_begins(owner, fh))
     }
 
     /// Ends a request of flock(2); `told`: its program knows that it has the lock, which was released that often

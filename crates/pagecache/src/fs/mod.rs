@@ -215,8 +215,8 @@ impl CachedFs {
         }
         let times = rest.mtime.is_some() || rest.atime.is_some();
         if times {
-            // Otherwise writeback would change the times later (what comes in between has them set
-            // again). Open files get the error of what is lost.
+            // Otherwise writeback would change the times later. Open files get the error of what is
+            // lost.
             let _ = mapping.write_or_lose(0..u64::MAX).await;
         }
         let caller = caller.clone();
@@ -228,8 +228,7 @@ impl CachedFs {
             let mut state = mapping.state.lock();
             state.overlay.end();
             let mut attr = result?;
-            let unwritten = !state.dirty.is_empty();
-            state.overlay.attributes_set(&attr, rest.mtime.is_some(), unwritten);
+            state.overlay.attributes_set(&attr, rest.mtime.is_some());
             drop(state);
             mapping.overlay(&mut attr, None, None);
             Ok(attr)
@@ -540,7 +539,7 @@ impl CachedFs {
             state.overlay.end();
             changed?;
             if let Ok((attr, _)) = &attr {
-                state.overlay.attributes_set(attr, false, false);
+                state.overlay.attributes_set(attr, false);
             }
             Ok(())
         };

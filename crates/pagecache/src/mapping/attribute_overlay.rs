@@ -12,8 +12,6 @@
 //! 5. The store's size applies, even while data of ours is unwritten, if it is larger than ours and
 //!    nothing has made the file shorter since the look began: only others can have written there.
 //! 6. A modification time that another program has set is never reset.
-//! 7. A modification time that a caller sets while data is unwritten is set again after the data was written, which
-//!    changes it in the store.
 
 use std::time::{Duration, SystemTime};
 use weir_vfs::Attr;
@@ -37,8 +35,6 @@ pub(crate) struct AttributeOverlay {
     ctime: Option<SystemTime>,
     /// `mtime` is not in the store yet.
     mtime_pending: bool,
-    /// `mtime` is one that a caller has set: no store sets it itself.
-    mtime_set: bool,
     /// The store's count of changes by others, as of the last look.
     others: Option<u64>,
     /// Whether the store has counted all changes by others between the last two looks.
@@ -82,7 +78,6 @@ impl AttributeOverlay {
             mtime: None,
             ctime: None,
             mtime_pending: false,
-            mtime_set: false,
             others,
             counted: false,
             doubtful: false,
@@ -134,7 +129,6 @@ impl AttributeOverlay {
         self.mtime = Some(now);
         self.ctime = Some(now);
         self.mtime_pending = true;
-        self.mtime_set = false;
     }
 
     /// A change of the file in the store begins.
@@ -153,13 +147,13 @@ impl AttributeOverlay {
     }
 
     /// A caller set attributes (not the size) through the cache; they are now `attr`. `mtime_set`
-    /// says whether the modification time was among them, `unwritten` whether data is.
-    pub(crate) fn attributes_set(&mut self, attr: &Attr, mtime_set: bool, unwritten: bool) {
+    /// says whether the modification time was among them.
+    pub(crate) fn attributes_set(&mut self, attr: &Attr, mtime_set: bool) {
         self.shown += 1;
         self.ctime = None;
         if mtime_set {
-            self.mtime = unwritten.then_some(attr.mtime);
-            (self.mtime_pending, self.mtime_set) = (unwritten, unwritten);
+            self.mtime = None;
+            self.mtime_pending = false;
         }
         if self.under_way == 0 {
             self.stored = Some(attr.change);
@@ -172,17 +166,13 @@ impl AttributeOverlay {
     }
 
     /// All data is written back to a store that sets the times of writes itself: from now on the
-    /// store's times are shown. Not if a caller has set the time (7): returns whether it is left to the store.
-    pub(crate) fn left_to_store(&mut self) -> bool {
-        if self.mtime_set && self.mtime_pending {
-            return false;
-        }
+    /// store's times are shown.
+    pub(crate) fn left_to_store(&mut self) {
         if self.under_way == 0 {
             self.mtime = None;
             self.ctime = None;
             self.mtime_pending = false;
         }
-        true
     }
 
     /// The mapping is about to be dropped: its times are no longer to be set in the store.
@@ -264,70 +254,6 @@ impl AttributeOverlay {
         }
         if let Some(ctime) = self.ctime {
             attr.ctime = ctime;
-        }
-    }
-}
-
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use crate::testing::{Rig, poll_once};
-    use pollster::block_on;
-    use std::sync::Arc;
-    use std::thread::yield_now;
-    use std::time::{Duration, SystemTime};
-    use weir_stores::fault::{Call, What};
-    use weir_stores::memory::MemoryFs;
-    use weir_vfs::{
-        Caller, Capabilities, FileSystem, FileSystemDecorator, IoFlags, SetAttr, SetTime,
-    };
-
-    /// A store that says that it sets the times of writes.
-    struct WithTimes(Arc<MemoryFs>);
-
-    impl FileSystemDecorator for WithTimes {
-        fn below(&self) -> &dyn FileSystem {
-            &*self.0
-        }
-
-        fn capabilities(&self) -> Capabilities {
-            self.0.capabilities() | Capabilities::WRITE_TIMES
-        }
-    }
-
-    #[test]
-    fn a_time_is_not_lost_to_a_write_that_came_before_it_and_is_written_back_later() {
-        for sets_times in [false, true] {
-            let store = MemoryFs::new();
-            let rig = Rig::over(match sets_times {
-                false => store,
-                true => Arc::new(WithTimes(store)),
-            });
-            let file = rig.create("f");
-            rig.always(Call::Write, What::Hold);
-            file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
-            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
-            let set = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
-            let mut setting = Box::pin(rig.fs.setattr(&Caller::Own, file.id(), &set));
-            loop {
-                assert!(poll_once(&mut setting).is_pending());
-                if rig.store.held() > 0 {
-                    break;
-                }
-                yield_now();
-            }
-            file.write_at(&[2; 4096], 4096, IoFlags::empty()).unwrap();
-            rig.store.clear();
-            rig.store.release();
-            assert_eq!(block_on(setting).unwrap().mtime, time, "{sets_times}");
-            assert_eq!(block_on(file.getattr()).unwrap().mtime, time, "{sets_times}");
-            file.sync(false).unwrap();
-            let stored = || block_on(rig.fs.store().getattr(file.id())).unwrap().mtime;
-            assert_eq!(stored(), time, "{sets_times}");
-            // A later write has a time of its own.
-            file.write_at(&[3; 4096], 0, IoFlags::empty()).unwrap();
-            file.sync(false).unwrap();
-            assert!(stored() > time, "{sets_times}");
-            assert!(block_on(file.getattr()).unwrap().mtime > time, "{sets_times}");
         }
     }
 }

@@ -432,9 +432,10 @@ impl Mapping {
         }
         if self.store.capabilities().contains(Capabilities::WRITE_TIMES) {
             let mut state = self.state.lock();
-            if !state.is_clean() || state.overlay.left_to_store() {
-                return;
+            if state.is_clean() {
+                state.overlay.left_to_store();
             }
+            return;
         }
         let mapping = self.clone();
         let work = async move {

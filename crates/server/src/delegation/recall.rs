@@ -20,7 +20,7 @@ use crate::export::Exports;
 use crate::handle::Node;
 use crate::operation::copies::Copies;
 use crate::state::{Answer, ChangeGuard, ClientId, Filter, State, StateKey, Touch, Writer};
-use crate::storage::client_tracking::{ClientTracking, NotWritten};
+use crate::storage::client_tracking::ClientTracking;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -238,10 +238,8 @@ impl Recalls {
     }
 
     async fn write_due(&self) -> weir_vfs::Result<()> {
-        self.records.write_due().await.map_err(|error| match error {
-            NotWritten::Yet => weir_vfs::Error::WouldBlock,
-            NotWritten::Anymore => weir_vfs::Error::Io,
-        })
+        // However long: an error would have NFSv3 clients drop what they are about to write.
+        self.records.write_due().await.map_err(|_| weir_vfs::Error::WouldBlock)
     }
 
     /// Recalls the conflicting delegations. Returns whether there are any.

@@ -42,11 +42,12 @@ pub(crate) enum NotWritten {
 }
 
 /// Writes that fail, one after another.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Failing {
-    /// The first of them that failed for another reason than a full disk.
-    since: Duration,
+    /// When they began to fail for another reason than a full disk, if the last one did.
+    since: Option<Duration>,
     last: Duration,
+    error: String,
 }
 
 /// The records of clients.
@@ -81,17 +82,18 @@ impl ClientTracking {
             *self.failing.lock() = None;
             return Ok(());
         };
-        error!("cannot write the state database: {error}");
         let (now, lease) = (self.clock.monotonic(), self.state.lock().lease());
         let mut failing = self.failing.lock();
         // A failure that no attempt has followed for long says nothing about the time between.
-        let before = failing.filter(|before| now.saturating_sub(before.last) <= lease);
-        let since = match before {
-            Some(before) if !is_full(&error) => before.since,
-            _ => now,
-        };
-        *failing = Some(Failing { since, last: now });
-        Err(match now.saturating_sub(since) > lease {
+        let before = failing.take().filter(|before| now.saturating_sub(before.last) <= lease);
+        let text = error.to_string();
+        if before.as_ref().is_none_or(|before| before.error != text) {
+            error!("cannot write the state database: {text}");
+        }
+        let earlier = before.and_then(|before| before.since);
+        let since = (!is_full(&error)).then(|| earlier.unwrap_or(now));
+        *failing = Some(Failing { since, last: now, error: text });
+        Err(match since.is_some_and(|since| now.saturating_sub(since) > lease) {
             true => NotWritten::Anymore,
             false => NotWritten::Yet,
         })

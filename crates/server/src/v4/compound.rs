@@ -138,7 +138,7 @@ async fn execute(
                 }
                 let mut may_run = gate(cx, header, code, results, used);
                 if may_run.is_ok() && begins_settled(code) {
-                    may_run = cx.settle().await;
+                    may_run = settled(cx, code).await;
                 }
                 match may_run {
                     Ok(()) => {
@@ -201,12 +201,13 @@ async fn execute(
 /// nothing that another client had; while its record is out of date, others are not granted it.
 fn needs_records(row: Row) -> bool {
     let Row::V4(Some(code)) = row else { return false };
-    matches!(code, OpCode::Open | OpCode::OpenConfirm | OpCode::Lock) || begins_settled(code)
+    matches!(code, OpCode::Open | OpCode::Lock) || begins_settled(code)
 }
 
-/// Whether an operation does not begin while a record cannot be written, so that a client that is
-/// told to wait has changed nothing. OPEN and LOCK see to that themselves: in minor version 0, their
-/// owner's sequence number advances first.
+/// Whether an operation does not begin while a record is due that cannot be written, so that a client
+/// that is told to wait has changed nothing. (A record that the operation itself makes due may fail
+/// after it.) OPEN and LOCK see to that themselves: in minor version 0, their owner's sequence number
+/// advances first.
 fn begins_settled(code: OpCode) -> bool {
     matches!(
         code,
@@ -217,6 +218,18 @@ fn begins_settled(code: OpCode) -> bool {
             | OpCode::ReclaimComplete
             | OpCode::SetclientidConfirm
     )
+}
+
+/// Writes the records that are due, before an operation begins.
+///
+/// # Errors
+/// As of [`Context::settle`]; but a client that gets an error for RECLAIM_COMPLETE may not send it
+/// again, and then waits for the end of its grace period for ever.
+async fn settled(cx: &Context, code: OpCode) -> Result<(), Error> {
+    match (cx.settle().await, code) {
+        (Err(Error::ServerFault), OpCode::ReclaimComplete) => Err(Error::Delay),
+        (settled, _) => settled,
+    }
 }
 
 /// Executes an operation; `rest` holds those after it.

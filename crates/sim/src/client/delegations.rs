@@ -94,6 +94,9 @@ impl Client {
             let held = self.v4.delegations.held.lock();
             held.iter().map(|(file, held)| (file.clone(), held.stateid)).collect()
         };
+        if held.is_empty() {
+            return;
+        }
         let stateids: Vec<StateId> = held.iter().map(|(_, stateid)| *stateid).collect();
         let done = self.run4(TESTS, vec![Op::TestStateid(stateids.into())]).await;
         let tested = done.last(|result| match result {
@@ -102,13 +105,23 @@ impl Client {
         });
         // If the session was made anew, the server knows none of them.
         let Ok(tested) = tested.result else { return };
-        for ((file, stateid), status) in held.into_iter().zip(tested.0) {
-            if let Err(error) = status {
-                let (number, file_name) = (self.number, self.world.file_name(&file));
-                self.world.event(&format!("client {number}: delegation of {file_name}: {error:?}"));
+        let is_revoked = |status: &Result<(), Error>| {
+            matches!(status, Err(Error::Expired | Error::DelegRevoked | Error::AdminRevoked))
+        };
+        let revoked = held.into_iter().zip(tested.0).filter(|(_, status)| is_revoked(status));
+        let mut freed = Vec::new();
+        // None counts as held any more once this client waits again: its lease is good by now.
+        for ((file, stateid), status) in revoked {
+            let (number, file_name) = (self.number, self.world.file_name(&file));
+            self.world.event(&format!("client {number}: delegation of {file_name}: {status:?}"));
+            let now_held = self.v4.delegations.held.lock().get(&file).map(|held| held.stateid);
+            if now_held == Some(stateid) {
                 self.forget_delegation(&file);
-                self.run4(TESTS, vec![Op::FreeStateid(stateid)]).await;
             }
+            freed.push(stateid);
+        }
+        for stateid in freed {
+            self.run4(TESTS, vec![Op::FreeStateid(stateid)]).await;
         }
     }
 

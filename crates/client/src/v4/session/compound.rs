@@ -14,8 +14,8 @@
 //!    an outcome. Only if the server has lost the session is a compound sent as a new one.
 //! 2. If a server delays a compound half-way, after an operation that must not be repeated, only
 //!    the rest is resent ([`resume`](crate::v4::session::resume)).
-//! 3. A compound that changes something, and whose reply the server has not kept although it had to, fails: it was
-//!    executed, with an unknown result.
+//! 3. A compound that changes a name, and whose reply the server has not kept although it had to, fails: it was
+//!    executed, with an unknown result. All others can be executed again.
 //! 4. If a server never completes a call (recovery again and again), the caller finally gets an
 //!    error.
 
@@ -144,13 +144,13 @@ impl V4 {
         let Some(mut slot) = session.slots.acquire().await else {
             return Ok(Step::Recover { resent: false });
         };
-        let cached = ops.iter().any(|op| !op.code().is_idempotent());
+        let is_once = ops.iter().any(changes_a_name);
         let begin = Op::Sequence(sequence::Args {
             session: session.id,
             sequence_id: slot.sequence,
             slot: slot.id,
             highest_slot: slot.highest,
-            cache_this: cached,
+            cache_this: ops.iter().any(|op| !op.code().is_idempotent()),
         });
         let sent = Instant::now();
         let (mut backoff, mut resent) = (Backoff::new(self.hard), false);
@@ -191,13 +191,13 @@ impl V4 {
                 let next = answer.results.first().map(OpRes::status);
                 if next == Some(Err(Nfs4Error::RetryUncachedRep)) {
                     // Linux's server reports it here.
-                    return self.uncached(operation, cached);
+                    return self.uncached(operation, is_once);
                 }
                 Ok(Self::step(answer))
             }
             Some(OpRes::Sequence(Err(Nfs4Error::RetryUncachedRep))) => {
                 slot.release(true);
-                self.uncached(operation, cached)
+                self.uncached(operation, is_once)
             }
             Some(OpRes::Sequence(Err(
                 error @ (Nfs4Error::TooManyOps
@@ -222,10 +222,10 @@ impl V4 {
         }
     }
 
-    /// The step after a compound that was executed, but whose reply is lost: only one that changes nothing may be
-    /// executed again. The server had to keep the reply to any other (RFC 8881 section 2.10.6.1.3).
-    fn uncached(&self, operation: &'static str, cached: bool) -> Result<Step> {
-        match cached {
+    /// The step after a compound that was executed, but whose reply is lost. It is executed again, unless `is_once`: then
+    /// the server had to keep its reply (RFC 8881 section 2.10.6.1.3).
+    fn uncached(&self, operation: &'static str, is_once: bool) -> Result<Step> {
+        match is_once {
             true => Err(broken(&self.server, operation, Violation::ReplyLost)),
             false => Ok(Step::Again),
         }
@@ -338,3 +338,8 @@ impl V4 {
 }
 /// The part of a read's result in the head of its reply: operation and status.
 const READ_HEAD_BYTES: usize = 8;
+
+/// Whether the operation has another result, or another effect, if it is executed twice.
+fn changes_a_name(op: &Op) -> bool {
+    matches!(op, Op::Create(_) | Op::Remove(_) | Op::Rename(_) | Op::Link(_))
+}

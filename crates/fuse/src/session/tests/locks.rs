@@ -81,41 +81,6 @@ fn an_interrupted_upgrade_keeps_the_lock_that_was_held() {
     assert_eq!(kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)), 0);
 }
 
-/// As on Linux.
-#[test]
-fn an_interrupted_upgrade_of_flock_loses_the_lock_that_was_held() {
-    // The signal may arrive before the request has looked for a conflict.
-    for _ in 0..20 {
-        let mut kernel = Kernel::start();
-        let (node, fh) = kernel.create(b"f");
-        assert_eq!(kernel.set_lock(node, &flock(fh, 1, SHARED)), 0);
-        assert_eq!(kernel.set_lock(node, &flock(fh, 2, SHARED)), 0);
-        let waiting = kernel.ask(opcode::SETLKW, node, &[flock(fh, 1, EXCLUSIVE).as_bytes()]);
-        assert_eq!(kernel.interrupt(waiting), -libc::EINTR);
-        assert_eq!(kernel.set_lock(node, &flock(fh, 2, EXCLUSIVE)), 0);
-        assert_eq!(kernel.set_lock(node, &flock(fh, 2, NONE)), 0);
-    }
-}
-
-/// What the signal interrupts is the write-back before the request.
-#[test]
-fn an_upgrade_of_flock_that_is_interrupted_before_it_waits_loses_the_lock_that_was_held() {
-    let mut file = Contended::new();
-    let (node, fh) = (file.node, file.fh);
-    assert_eq!(file.kernel.set_lock(node, &flock(fh, 1, SHARED)), 0);
-    file.kernel.write(node, fh, 0, b"x");
-    file.store.add(Rule { call: Call::Write, when: When::Always, what: What::Hold });
-    let number = file.kernel.ask(opcode::SETLKW, node, &[flock(fh, 1, EXCLUSIVE).as_bytes()]);
-    while file.store.held() == 0 {
-        std::thread::yield_now();
-    }
-    file.kernel.ask(opcode::INTERRUPT, 0, &[abi::InterruptIn { unique: number }.as_bytes()]);
-    assert_eq!(file.kernel.reply(number).0, -libc::EINTR);
-    file.store.clear();
-    file.store.release();
-    assert!(file.other_gets_the_lock());
-}
-
 /// flock(2): "Converting a lock is not guaranteed to be atomic: the existing lock is first removed".
 #[test]
 fn two_upgrades_of_flock_do_not_wait_for_each_other() {

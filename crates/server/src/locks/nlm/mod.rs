@@ -55,9 +55,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Pause before the state database is written again after a failure.
 const SETTLE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Pause before a reclaim is tried again for which a record could not be written.
-const RECLAIM_AGAIN: Duration = Duration::from_millis(200);
-
 /// NLM version 4.
 pub(crate) struct Nlm4 {
     services: Arc<Services>,
@@ -123,9 +120,9 @@ impl Nlm4 {
         if !self.services.state.lock().nlm_has_room_for(host.host) {
             return Err(Status::DeniedNoLocks);
         }
-        info!("{} begins to take NLM locks", host.host);
         let written = self.services.recovery.remember_host(host).await;
         self.services.records.outcome(written).map_err(of_unwritten)?;
+        info!("{} begins to take NLM locks", host.host);
         self.services.state.lock().nlm_remembered(host.host, now);
         Ok(())
     }
@@ -288,7 +285,7 @@ impl NlmRequest<'_> {
             if !waits {
                 return taken;
             }
-            tokio::time::sleep(RECLAIM_AGAIN).await;
+            tokio::time::sleep(SETTLE_AGAIN).await;
         }
     }
 

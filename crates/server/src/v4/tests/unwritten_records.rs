@@ -98,7 +98,7 @@ async fn clients_get_an_error_once_no_record_could_be_written_for_a_lease() {
         let open = vec![Op::Putrootfh(()), a.open_op("new", 0)];
         assert_eq!(a.fails(open).await, expected, "{third}");
         let removed = a.fails(vec![Op::Putrootfh(()), Op::Remove("file".into())]).await;
-        assert_eq!(removed, if third > 3 { Error::Io } else { Error::Delay }, "{third}");
+        assert_eq!(removed, Error::Delay, "what clients may drop if it fails: {third}");
         CLOCK.advance(Duration::from_secs(30));
     }
     drop(away);
