@@ -81,9 +81,13 @@ impl FileJson {
 
 /// Bytes as text, and in hexadecimal if they are not UTF-8.
 pub(crate) fn text_and_hex(bytes: &[u8]) -> (String, Option<String>) {
-    let hex = || bytes.iter().map(|b| format!("{b:02x}")).collect();
     let lossy = std::str::from_utf8(bytes).is_err();
-    (String::from_utf8_lossy(bytes).into_owned(), lossy.then(hex))
+    (String::from_utf8_lossy(bytes).into_owned(), lossy.then(|| hex(bytes)))
+}
+
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Prints a value as JSON, with integers beyond 2^53 as strings because most readers would round them.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, fail, run, scratch};
+use common::{Server, fail, json, run, scratch};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -84,4 +84,15 @@ fn a_link_that_cannot_be_made_replaces_nothing() {
     run(["ln", "-f", &elsewhere, &local("important")]);
     assert_eq!(fs::read(export.join("important")).unwrap(), b"x");
     assert_eq!(names(), before);
+}
+
+#[test]
+fn json_has_the_exact_name_of_the_link() {
+    let dir = scratch();
+    let at = |path: &str| dir.path().join(path).to_str().unwrap().to_owned();
+    let report = json(["ln", "-s", "--json", "target", &at("a\\b\n")]);
+    assert_eq!(report["changed"], serde_json::json!([at("a\\b\n")]));
+    fs::create_dir(at("d\\")).unwrap();
+    let report = json(["ln", "--json", &at("a\\b\n"), &at("d\\")]);
+    assert_eq!(report["changed"], serde_json::json!([at("d\\/a\\b\n")]));
 }

@@ -255,3 +255,19 @@ fn two_sources_never_get_one_name() {
         assert_eq!(fs::read(export.join("s2/x")).unwrap(), b"s2/x", "{version}");
     }
 }
+
+#[test]
+fn json_has_the_exact_names_of_what_was_moved() {
+    let dir = scratch();
+    fs::write(dir.path().join("a\\b"), "").unwrap();
+    fs::create_dir(dir.path().join("d\n")).unwrap();
+    let at = |path: &str| dir.path().join(path).to_str().unwrap().to_owned();
+    let report = json(["mv", "--json", &at("a\\b"), &at("d\n")]);
+    assert_eq!(report["changed"], serde_json::json!([at("d\n/a\\b")]));
+    let server = Server::start(dir.path(), &["--squash", "none"]);
+    let url = |path: &str| server.url(path, "vers=4.2");
+    let report = json(["mv", "--json", &url("d%0A/a\\b"), &url("")]);
+    assert_eq!(report["changed"], serde_json::json!([url("a\\b")]));
+    let report = json(["mv", "--json", &url("a\\b"), &at("c\\d")]);
+    assert_eq!(report["changed"], serde_json::json!([at("c\\d")]), "by a copy");
+}

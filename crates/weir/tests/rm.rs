@@ -5,8 +5,10 @@ mod common;
 use common::{
     Server, as_ordinary_user, fail, give_to_ordinary_user, json, run, scratch, text, weir,
 };
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Stdio;
 
@@ -96,4 +98,38 @@ fn removals_are_listed_and_confirmed() {
         answer("", "-rif");
         assert!(!export.join("tree").exists(), "the last of -i and -f counts");
     }
+}
+
+#[test]
+fn json_has_the_exact_names_of_what_was_removed() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let server = Server::start(&export, &["--squash", "none"]);
+    let make = |names: &[&[u8]]| {
+        fs::create_dir(export.join("d")).unwrap();
+        for name in names {
+            fs::write(export.join("d").join(OsStr::from_bytes(name)), "").unwrap();
+        }
+    };
+    make(&[b"a\\b\n"]);
+    let tree = export.join("d");
+    let report = json(["rm".as_ref(), "-r".as_ref(), "--json".as_ref(), tree.as_os_str()]);
+    let file = format!("{}/a\\b\n", tree.display());
+    assert_eq!(report["changed"], serde_json::json!([file, tree.to_str().unwrap()]));
+    assert!(report["changed_hex"].is_null(), "{report}");
+
+    make(&[b"a\xff"]);
+    let report = json(["rm".as_ref(), "-r".as_ref(), "--json".as_ref(), tree.as_os_str()]);
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+    let bytes = [tree.as_os_str().as_bytes(), b"/a\xff"].concat();
+    assert_eq!(report["changed"][0], String::from_utf8_lossy(&bytes).as_ref());
+    let expected = [hex(&bytes), hex(tree.as_os_str().as_bytes())];
+    assert_eq!(report["changed_hex"], serde_json::json!(expected));
+
+    make(&[b"a\\b\n\xff"]);
+    let url = server.url("d", "vers=4.2");
+    let report = json(["rm", "-r", "--json", &url]);
+    let file = server.url("d/a\\b%0A%FF", "vers=4.2");
+    assert_eq!(report["changed"], serde_json::json!([file, url]));
 }

@@ -57,7 +57,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         let made = make(mounts, &args).await;
         if let Ok(link) = &made {
             let target = shown(args.target.as_bytes());
-            report.done(link.shown.clone(), || format!("{} -> {target}", link.shown));
+            report.done(|| link.bytes(), || format!("{} -> {target}", link.shown));
         }
         report.take(made.map(drop));
         report.end()

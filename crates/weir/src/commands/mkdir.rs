@@ -102,6 +102,6 @@ async fn mkdir(
         let set = SetAttr { mode: Some(mode | made.mode & 0o2000), ..SetAttr::default() };
         place.fs.setattr(&Caller::Own, made.id, &set).await.asked(make)?;
     }
-    report.done(location.to_string(), || format!("created the directory {location}"));
+    report.done(|| location.bytes(), || format!("created the directory {location}"));
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::arguments::{JsonArgs, MountArgs};
 use crate::ended::Ended;
-use crate::output::{complain, print, print_json};
+use crate::output::{complain, hex, print, print_json, text_and_hex};
 use serde::Serialize;
 use std::time::Duration;
 use tokio::signal::unix::SignalKind;
@@ -116,8 +116,20 @@ pub(crate) async fn each<'a>(
 pub(crate) struct Changes {
     /// The files that it changed, made or removed.
     changed: Vec<String>,
+    /// The bytes of each of `changed` in hexadecimal, if one of them is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changed_hex: Option<Vec<String>>,
     /// What failed, as messages.
     failures: Vec<String>,
+}
+
+impl Changes {
+    fn name(&mut self, changed: &[Vec<u8>]) {
+        self.changed = changed.iter().map(|file| text_and_hex(file).0).collect();
+        if changed.iter().any(|file| text_and_hex(file).1.is_some()) {
+            self.changed_hex = Some(changed.iter().map(|file| hex(file)).collect());
+        }
+    }
 }
 
 /// Reports the changes of a command: line by line (`-v`), or as JSON at the end.
@@ -125,18 +137,21 @@ pub(crate) struct Report {
     json: bool,
     verbose: bool,
     changes: Changes,
+    /// The paths or URLs of the files in `changes`.
+    changed: Vec<Vec<u8>>,
 }
 
 impl Report {
     /// A report of nothing so far.
     pub(crate) fn new(json: &JsonArgs, verbose: bool) -> Self {
-        Self { json: json.wanted(), verbose, changes: Changes::default() }
+        let (changes, changed) = Default::default();
+        Self { json: json.wanted(), verbose, changes, changed }
     }
 
-    /// A file was changed; `said` is the line that says so.
-    pub(crate) fn done(&mut self, file: impl Into<String>, said: impl FnOnce() -> String) {
+    /// A file was changed: `file` is its exact path or URL, `said` the line that says so.
+    pub(crate) fn done(&mut self, file: impl FnOnce() -> Vec<u8>, said: impl FnOnce() -> String) {
         if self.json {
-            self.changes.changed.push(file.into());
+            self.changed.push(file());
         } else if self.verbose {
             // A closed pipe is no reason to stop half-way.
             let _ = print(format!("{}\n", said()).as_bytes());
@@ -157,9 +172,10 @@ impl Report {
     }
 
     /// Prints the JSON, if that is wanted.
-    pub(crate) fn end(self) -> Result<Ended> {
+    pub(crate) fn end(mut self) -> Result<Ended> {
         let failed = !self.changes.failures.is_empty();
         if self.json {
+            self.changes.name(&self.changed);
             print_json(&self.changes)?;
         }
         Ok(if failed { Ended::Failed } else { Ended::Done })

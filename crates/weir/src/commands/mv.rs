@@ -71,14 +71,26 @@ pub(crate) struct Args {
 
 /// Whether a file was moved.
 enum Moved {
-    /// It has the new name, which is shown like this, and this inode number.
-    To(String, u64),
+    /// It has the new name, and this inode number.
+    To(NewName, u64),
     /// The existing file stays, as asked for.
     Not,
     /// A rename cannot move it.
     Elsewhere,
     /// A signal asked to stop.
     Interrupted,
+}
+
+/// The path or URL of a file that was moved.
+struct NewName {
+    shown: String,
+    bytes: Vec<u8>,
+}
+
+impl NewName {
+    fn of(place: &Place) -> Self {
+        Self { shown: place.shown.clone(), bytes: place.bytes() }
+    }
 }
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
@@ -102,7 +114,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             match one.go(mounts, &mut report).await {
                 Ok(Moved::To(to, ino)) => {
                     moved.insert(ino, source.location.to_string());
-                    report.done(to.clone(), || format!("{} -> {to}", source.location));
+                    report.done(|| to.bytes, || format!("{} -> {}", source.location, to.shown));
                 }
                 Ok(Moved::Not | Moved::Elsewhere) => {}
                 Ok(Moved::Interrupted) => {
@@ -177,7 +189,8 @@ impl One<'_> {
             false => rustix::fs::RenameFlags::empty(),
         };
         let source = fs::symlink_metadata(from).asked(|| self.asked())?;
-        let shown = Location::Local(to.clone()).to_string();
+        let new = Location::Local(to.clone());
+        let (shown, bytes) = (new.to_string(), new.bytes());
         let there = fs::symlink_metadata(&to);
         let is_same = |there: &fs::Metadata| {
             (source.dev(), source.ino()) == (there.dev(), there.ino()) && source.nlink() > 1
@@ -199,14 +212,14 @@ impl One<'_> {
             }
             if are_two_entries(from, &to).asked(|| self.asked())? {
                 fs::remove_file(from).asked(|| self.asked())?;
-                return Ok(Moved::To(shown, source.ino()));
+                return Ok(Moved::To(NewName { shown, bytes }, source.ino()));
             }
         }
         match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, &to, flags) {
             Err(rustix::io::Errno::XDEV) => Ok(Moved::Elsewhere),
             renamed => {
                 renamed.map_err(std::io::Error::from).asked(|| self.asked())?;
-                Ok(Moved::To(shown, source.ino()))
+                Ok(Moved::To(NewName { shown, bytes }, source.ino()))
             }
         }
     }
@@ -242,7 +255,7 @@ impl One<'_> {
         }
         match rename(&source, &target, self.flags()).await {
             Err(Error::CrossDevice) => Ok(Moved::Elsewhere),
-            renamed => renamed.asked(asked).map(|()| Moved::To(target.shown, attr.id.ino)),
+            renamed => renamed.asked(asked).map(|()| Moved::To(NewName::of(&target), attr.id.ino)),
         }
     }
 
@@ -359,7 +372,7 @@ impl One<'_> {
         let name = to.name.as_deref().ok_or(Error::IsDirectory).asked(asked)?;
         let copy = to.fs.lookup(&Caller::Own, to.dir.entry(name)).await.asked(asked)?;
         self.remove_source(mounts, &known, report).await?;
-        Ok(Moved::To(to.shown, copy.id.ino))
+        Ok(Moved::To(NewName::of(&to), copy.id.ino))
     }
 
     /// Removes what was copied of a source. What is new or changed since then stays.

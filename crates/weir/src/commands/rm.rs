@@ -63,8 +63,8 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
 
 fn tell(report: &mut Report, event: Event<'_>) {
     match event {
-        Event::Removed(Place { shown, .. }) => {
-            report.done(shown.clone(), || format!("removed {shown}"));
+        Event::Removed(place) => {
+            report.done(|| place.bytes(), || format!("removed {}", place.shown));
         }
         Event::Failed(failure) => report.failed(&failure),
     }

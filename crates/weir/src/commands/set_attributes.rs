@@ -49,7 +49,8 @@ pub(super) fn set_attributes(
                 let changed = changed.map(drop);
                 let changed = changed.asked(|| format!("change the {attribute} of {shown}"));
                 if changed.is_ok() {
-                    report.done(shown.clone(), || format!("changed the {attribute} of {shown}"));
+                    let said = || format!("changed the {attribute} of {shown}");
+                    report.done(|| place.bytes(), said);
                 }
                 report.take(changed);
                 if files.recursive {

@@ -66,7 +66,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         for location in &args.locations {
             let touched = touch(mounts, location, &args, &times).await;
             if let Ok(true) = touched {
-                report.done(location.to_string(), String::new);
+                report.done(|| location.bytes(), String::new);
             }
             report.take(touched.map(drop));
         }

@@ -85,8 +85,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         for location in &args.locations {
             match truncate(mounts, location, &args).await {
                 Ok(Some(size)) => {
-                    let text = location.to_string();
-                    report.done(text, || format!("{location} has {size} bytes"));
+                    report.done(|| location.bytes(), || format!("{location} has {size} bytes"));
                 }
                 Ok(None) => {}
                 Err(failure) => report.failed(&failure),

@@ -10,14 +10,16 @@
 //! 1. Each call is answered: by the looker that has looked, or by the receiver when a look takes too long (a
 //!    file system may hang, or be served by the command itself).
 //! 2. A call is answered once: by the thread that removes it from `waiting`.
+//! 3. The listener is closed when the receiver ends, although a look may hang: if it ends too early, the command's
+//!    opens fail rather than wait for ever.
 
 use super::files::Files;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_tools::opens::{Call, Event, Listener};
@@ -40,7 +42,8 @@ pub(super) struct Supervisor {
 }
 
 struct Shared {
-    listener: Listener,
+    /// Belongs to the receiver (3).
+    listener: Weak<Listener>,
     files: Arc<Files>,
     /// The calls that are not answered, and since when.
     waiting: Mutex<HashMap<u64, Instant>>,
@@ -49,8 +52,8 @@ struct Shared {
 impl Supervisor {
     /// Starts to answer calls.
     pub(super) fn start(listener: Listener, files: &Arc<Files>) -> io::Result<Self> {
-        let shared =
-            Arc::new(Shared { listener, files: Arc::clone(files), waiting: Mutex::default() });
+        let listener = Arc::new(listener);
+        let shared = Arc::new(Shared::new(&listener, files));
         let (calls, queue) = channel();
         let queue = Arc::new(Mutex::new(queue));
         let looker = |_| {
@@ -61,7 +64,7 @@ impl Supervisor {
         let is_over = Arc::new(AtomicBool::new(false));
         let (watched, over) = (Arc::clone(files), Arc::clone(&is_over));
         let rounds = thread("weir-rounds", move || make_rounds(&watched, &over))?;
-        let receiver = thread("weir-opens", move || receive(&shared, &calls))?;
+        let receiver = thread("weir-opens", move || receive(listener, &shared, &calls))?;
         Ok(Self { receiver, rounds, lookers, is_over })
     }
 
@@ -96,9 +99,9 @@ fn thread<T: Send + 'static>(
 ///
 /// # Errors
 /// The listener is broken. The command's opens then fail with ENOSYS.
-fn receive(shared: &Shared, calls: &Sender<Call>) -> io::Result<()> {
+fn receive(listener: Arc<Listener>, shared: &Shared, calls: &Sender<Call>) -> io::Result<()> {
     loop {
-        match shared.listener.next(ROUND) {
+        match listener.next(ROUND) {
             Ok(Event::Call(call)) => {
                 shared.waiting.lock().insert(call.id, Instant::now());
                 if calls.send(call).is_err() {
@@ -117,11 +120,21 @@ fn receive(shared: &Shared, calls: &Sender<Call>) -> io::Result<()> {
 }
 
 impl Shared {
+    fn new(listener: &Arc<Listener>, files: &Arc<Files>) -> Self {
+        let (listener, files) = (Arc::downgrade(listener), Arc::clone(files));
+        Self { listener, files, waiting: Mutex::default() }
+    }
+
+    /// Whether a call still waits for its answer.
+    fn is_valid(&self, id: u64) -> bool {
+        self.listener.upgrade().is_some_and(|listener| listener.is_waiting(id))
+    }
+
     /// Lets a call go on, unless that was done. Returns whether this did it.
     fn answer(&self, id: u64) -> bool {
         let is_waiting = self.waiting.lock().remove(&id).is_some();
-        if is_waiting {
-            self.listener.go_on(id);
+        if is_waiting && let Some(listener) = self.listener.upgrade() {
+            listener.go_on(id);
         }
         is_waiting
     }
@@ -148,8 +161,7 @@ fn look(shared: &Shared, queue: &Mutex<Receiver<Call>>) {
         if !shared.waiting.lock().contains_key(&call.id) {
             continue;
         }
-        let is_valid = || shared.listener.is_waiting(call.id);
-        let created = shared.files.look(&call, is_valid);
+        let created = shared.files.look(&call, || shared.is_valid(call.id));
         shared.answer(call.id);
         // The file appears when the call goes on.
         if let Some(created) = created {
@@ -171,6 +183,8 @@ fn make_rounds(files: &Files, is_over: &AtomicBool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn a_listener_that_breaks_is_not_taken_for_the_end_of_the_command() {
@@ -182,5 +196,24 @@ mod tests {
         };
         let error = Supervisor::start(listener, &files).unwrap().wait().unwrap_err();
         assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTTY.raw_os_error()));
+    }
+
+    #[test]
+    fn a_listener_that_breaks_is_closed_although_a_look_hangs() {
+        let (end, mut other) = UnixStream::pair().unwrap();
+        other.write_all(b"no call").unwrap();
+        let listener = match Listener::new(end.into()) {
+            Ok(listener) => Arc::new(listener),
+            Err(error) => return weir_skip::skip(format!("no seccomp listeners: {error}")),
+        };
+        let files = Arc::new(Files::new(Vec::new(), 0, None));
+        // As a looker has it.
+        let hanging = Arc::new(Shared::new(&listener, &files));
+        let (calls, _queue) = channel();
+        assert!(receive(listener, &hanging, &calls).is_err());
+        // The bytes that were not read make it a reset.
+        let read = other.read(&mut [0]);
+        assert!(read.is_err() || matches!(read, Ok(0)), "{read:?}");
+        assert!(!hanging.is_valid(1));
     }
 }
