@@ -222,8 +222,8 @@ impl V4 {
         }
     }
 
-    /// The step after a compound that was executed, but whose reply is lost. It is executed again, unless `is_once`: then
-    /// the server had to keep its reply (RFC 8881 section 2.10.6.1.3).
+    /// The step after a compound that was executed, but whose reply is lost. It is executed again, unless
+    /// `is_once`: then the server had to keep its reply (RFC 8881 section 2.10.6.1.3).
     fn uncached(&self, operation: &'static str, is_once: bool) -> Result<Step> {
         match is_once {
             true => Err(broken(&self.server, operation, Violation::ReplyLost)),
