@@ -220,6 +220,43 @@ async fn a_released_lock_is_not_reclaimed() {
     assert_eq!(in_the_way(&other, range(30, 40)).await, Some(true));
 }
 
+/// The server has released a lock, another client has it, and the server restarts before the reply comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_whose_release_was_not_answered_is_not_reclaimed() {
+    for version in ["4.0", "4.1", "4.2"] {
+        let mut served = Served::start();
+        let losing = Losing::to(served.addr).await;
+        let url = format!("nfs://{}/?vers={version}", losing.addr);
+        let nfs = NfsFs::mount(&url.parse().unwrap(), &MountOptions::default()).await.unwrap();
+        let direct = served.mount("vers=4.2").await;
+        let set = SetAttr::default();
+        let new = nfs.root().entry(b"file").with(&set);
+        nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        let (file, other) = (opened(&nfs, b"file").await, opened(&direct, b"file").await);
+        file.lock(ME, lock(0, 10, true), false).await.unwrap();
+
+        losing.lose(v4::PROGRAM, OpCode::Locku as u32);
+        let closed = losing.closed().await;
+        let releasing = Arc::clone(&file);
+        let release = tokio::spawn(async move { releasing.unlock(ME, range(0, 10)).await });
+        soon(async {
+            while !losing.has_lost() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        other.lock(LockOwner(2), lock(0, 10, true), false).await.unwrap();
+        losing.lose(v4::PROGRAM, OpCode::Lock as u32);
+        served.restart();
+        drop(closed);
+        soon(release).await.unwrap().unwrap();
+        assert!(!losing.has_lost(), "{version}: a reclaim was sent");
+        // The other client reclaims it.
+        other.getattr().await.unwrap();
+        soon(becomes(&file, range(0, 10), Some(true))).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_granted_lock_shows_what_others_wrote_before() {
     let served = Served::start();

@@ -78,6 +78,8 @@ struct Held {
     file: Handle,
     range: u64,
     stateid: StateId,
+    /// The client gives it up: it is not reclaimed, because another client may have it by now.
+    releasing: bool,
 }
 
 impl State {
@@ -532,7 +534,7 @@ impl Client {
             return Outcome { result: Err(Failure::Denied), again: outcome.again };
         }
         if let Ok(stateid) = outcome.result {
-            let held = Held { file: file.clone(), range, stateid };
+            let held = Held { file: file.clone(), range, stateid, releasing: false };
             *self.v4.lock.lock() = Some(held);
             let holder = Holder { client: self.number, until: self.v4.session.lock().until };
             let got = self.world.locks.lock().got(range, holder, host::now());
@@ -545,8 +547,11 @@ impl Client {
 
     /// Gives the lock up.
     pub(super) async fn give_lock_up4(&self) -> Outcome<()> {
-        let mut again = false;
+        let (mut again, run) = (false, self.v4.session.lock().run);
         loop {
+            if let Some(held) = &mut *self.v4.lock.lock() {
+                held.releasing = true;
+            }
             let Some(held) = self.v4.lock.lock().clone() else {
                 return Outcome { result: Err(Failure::LockLost), again };
             };
@@ -561,7 +566,7 @@ impl Client {
                 length: RANGE,
             };
             let done = self.run4(0, vec![Op::Putfh(fh(&held.file)), Op::Locku(unlock)]).await;
-            again |= done.again;
+            again |= done.again || run != self.v4.session.lock().run;
             let Err(error) = done.status else {
                 *self.v4.lock.lock() = None;
                 return Outcome { result: Ok(()), again };

@@ -9,7 +9,8 @@
 //!                 (none) <---- given up by their owners --------- lost <-----+
 //! ```
 //!
-//! 1. The client records the locks held, so that it can reclaim them.
+//! 1. The client records the locks held, so that it can reclaim them. It forgets one before it asks
+//!    the server to release it: once that is executed another client may get the lock.
 //! 2. A lock that the server revoked (it expired, for example, and another client may have held it
 //!    since) is not silently acquired again: the file's I/O and locks fail until the owners have
 //!    released their locks.
@@ -184,17 +185,12 @@ impl V4 {
     ) -> Result<()> {
         let Some(state) = open_state(open) else { return Ok(()) };
         let _turn = state.turn.lock().await;
+        // Before the request: if it is executed and the server restarts before its reply comes, another
+        // client may have the lock, which a reclaim would take away.
+        state.known.lock().locks.released(owner, range);
         for _ in 0..MAX_REOPENS {
-            let before = {
-                let mut known = state.known.lock();
-                match known.locks.states.get(&owner) {
-                    Some(state) => state.stateid,
-                    None => {
-                        known.locks.released(owner, range);
-                        return Ok(());
-                    }
-                }
-            };
+            let known = state.known.lock().locks.states.get(&owner).copied();
+            let Some(LockState { stateid: before, .. }) = known else { return Ok(()) };
             let build = |known: &OpenRecord, _: ClientId| {
                 let found = known.locks.states.get(&owner);
                 let found = found.copied().unwrap_or(LockState { stateid: before, seqid: 0 });
@@ -212,7 +208,6 @@ impl V4 {
             match (answer.results.last(), answer.status) {
                 (Some(OpRes::Locku(Ok(stateid))), _) => {
                     known.locks.granted(owner, *stateid);
-                    known.locks.released(owner, range);
                     return Ok(());
                 }
                 (_, Err(error)) if is_state_lost(error) => {
@@ -235,7 +230,8 @@ impl V4 {
     /// file before that, RFC 8881 section 18.2.)
     pub(in crate::v4) async fn give_up_locks(&self, open: &OpenContext) {
         let Some(state) = open_state(open) else { return };
-        let owners: Vec<OpenLockOwner> = state.known.lock().locks.held.owners().copied().collect();
+        // Also those of which a release has failed.
+        let owners: Vec<OpenLockOwner> = state.known.lock().locks.states.keys().copied().collect();
         for owner in owners {
             if let Err(error) = self.unlock_range(open, owner, LockRange::ALL).await {
                 tracing::debug!("{error}");

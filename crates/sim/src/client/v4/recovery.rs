@@ -129,7 +129,8 @@ impl Client {
             let claim = open::Claim::Previous(self.delegation_of(&file));
             let ops = vec![Op::Putfh(fh(&file)), self.open_op(access, open::How::NoCreate, claim)];
             let Some((results, status)) = self.once(ops).await else { return false };
-            let lock = self.v4.lock.lock().clone().filter(|held| held.file == file);
+            let is_kept = |held: &Held| held.file == file && !held.releasing;
+            let lock = self.v4.lock.lock().clone().filter(is_kept);
             match results.last() {
                 Some(OpRes::Open(Ok(opened))) => {
                     let had_delegation = self.forget_delegation(&file).is_some();
@@ -147,7 +148,9 @@ impl Client {
                     let Some((results, status)) = self.once(ops).await else { return false };
                     match results.last() {
                         Some(OpRes::Lock(Ok(stateid))) => {
-                            *self.v4.lock.lock() = Some(Held { stateid: *stateid, ..held });
+                            let mut now = self.v4.lock.lock();
+                            let releasing = now.as_ref().is_some_and(|now| now.releasing);
+                            *now = Some(Held { stateid: *stateid, releasing, ..held });
                         }
                         _ => self.lost(
                             &format!("{status:?} to its reclaim"),
