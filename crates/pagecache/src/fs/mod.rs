@@ -151,8 +151,8 @@ impl CachedFs {
     /// file still has a mapping, as NFSv3 opens per call.
     ///
     /// # Errors
-    /// [`Error::AccessDenied`] if `caller` may not; [`Error::IsDirectory`] or [`Error::Invalid`] if
-    /// it is not a regular file; those of the store.
+    /// [`AccessDenied`](weir_vfs::Error::AccessDenied) if `caller` may not; [`IsDirectory`](weir_vfs::Error::IsDirectory) or
+    /// [`Invalid`](weir_vfs::Error::Invalid) if it is not a regular file; those of the store.
     pub async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<File> {
         if *caller != Caller::Own {
             self.store().check_access(caller, id, access.into()).await?;
@@ -196,7 +196,7 @@ impl CachedFs {
     /// written back.
     ///
     /// # Errors
-    /// Those of the store; [`Error::AccessDenied`] if a size is given and `caller` may not write.
+    /// Those of the store; [`AccessDenied`](weir_vfs::Error::AccessDenied) if a size is given and `caller` may not write.
     pub async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
         let mut rest = set.clone();
         if let Some(size) = rest.size.take() {
@@ -252,7 +252,7 @@ impl CachedFs {
     /// Refuses a caller that does not have all permissions in `mask` together.
     ///
     /// # Errors
-    /// [`Error::AccessDenied`]; those of the store.
+    /// [`AccessDenied`](weir_vfs::Error::AccessDenied); those of the store.
     pub async fn check_access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<()> {
         self.store().check_access(caller, id, mask).await
     }
