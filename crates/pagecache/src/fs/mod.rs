@@ -151,8 +151,9 @@ impl CachedFs {
     /// file still has a mapping, as NFSv3 opens per call.
     ///
     /// # Errors
-    /// [`AccessDenied`](weir_vfs::Error::AccessDenied) if `caller` may not; [`IsDirectory`](weir_vfs::Error::IsDirectory) or
-    /// [`Invalid`](weir_vfs::Error::Invalid) if it is not a regular file; those of the store.
+    /// [`AccessDenied`](weir_vfs::Error::AccessDenied) if `caller` may not;
+    /// [`IsDirectory`](weir_vfs::Error::IsDirectory) or [`Invalid`](weir_vfs::Error::Invalid) if it is
+    /// not a regular file; those of the store.
     pub async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<File> {
         if *caller != Caller::Own {
             self.store().check_access(caller, id, access.into()).await?;
@@ -196,7 +197,8 @@ impl CachedFs {
     /// written back.
     ///
     /// # Errors
-    /// Those of the store; [`AccessDenied`](weir_vfs::Error::AccessDenied) if a size is given and `caller` may not write.
+    /// Those of the store; [`AccessDenied`](weir_vfs::Error::AccessDenied) if a size is given and
+    /// `caller` may not write.
     pub async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
         let mut rest = set.clone();
         if let Some(size) = rest.size.take() {
