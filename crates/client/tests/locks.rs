@@ -188,36 +188,45 @@ async fn a_lock_request_that_timed_out_leaves_no_lock() {
 /// A lock is released between the moment in which the client begins to reclaim, and its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_released_lock_is_not_reclaimed() {
-    let mut served = Served::start();
-    let between = Between::to(served.addr).await;
-    let nfs = through(&between, "3").await;
-    let new = SetAttr::default();
-    let new = nfs.root().entry(b"file").with(&new);
-    nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
-    let file = opened(&nfs, b"file").await;
-    file.lock(ME, lock(0, 10, true), false).await.unwrap();
-    file.lock(ME, lock(20, 40, true), false).await.unwrap();
+    for version in VERSIONS {
+        let mut served = Served::start();
+        let between = Between::to(served.addr).await;
+        let nfs = through(&between, version).await;
+        let new = SetAttr::default();
+        let new = nfs.root().entry(b"file").with(&new);
+        nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        let file = opened(&nfs, b"file").await;
+        file.lock(ME, lock(0, 10, true), false).await.unwrap();
+        file.lock(ME, lock(20, 40, true), false).await.unwrap();
 
-    let reclaims = between.cut_at_call(nlm::PROGRAM, nlm::Procedure::Lock as u32);
-    served.restart();
-    soon(reclaims).await;
-    let releasing = Arc::clone(&file);
-    let mut release = Box::pin(async move { releasing.unlock(ME, range(20, 30)).await });
-    // It is sent behind the first lock's reclaim.
-    assert!(release.as_mut().now_or_never().is_none());
-    between.go_on();
-    soon(release).await.unwrap();
+        let (program, what) = lock_calls(version);
+        let reclaims = between.cut_at_call(program, what);
+        served.grace = Duration::from_secs(5);
+        served.restart();
+        if version != "3" {
+            // It learns of the restart by a call that names the client.
+            let asking = Arc::clone(&file);
+            tokio::spawn(async move { in_the_way(&asking, range(50, 60)).await });
+        }
+        soon(reclaims).await;
+        let releasing = Arc::clone(&file);
+        let mut release = Box::pin(async move { releasing.unlock(ME, range(20, 30)).await });
+        // It is sent behind the first lock's reclaim.
+        assert!(release.as_mut().now_or_never().is_none(), "{version}");
+        between.go_on();
+        soon(release).await.unwrap();
 
-    let direct = served.mount("vers=4.2").await;
-    let other = opened(&direct, b"file").await;
-    soon(becomes(&other, range(0, 10), Some(true))).await;
-    soon(becomes(&other, range(30, 40), Some(true))).await;
-    soon(becomes(&other, range(20, 30), None)).await;
-    // One more request of the same file, behind what is left of the reclaim.
-    file.lock(ME, lock(100, 101, true), false).await.unwrap();
-    soon(becomes(&other, range(20, 30), None)).await;
-    assert_eq!(in_the_way(&other, range(0, 10)).await, Some(true));
-    assert_eq!(in_the_way(&other, range(30, 40)).await, Some(true));
+        let direct = served.mount("vers=4.2").await;
+        let other = opened(&direct, b"file").await;
+        soon(becomes(&other, range(0, 10), Some(true))).await;
+        soon(becomes(&other, range(30, 40), Some(true))).await;
+        soon(becomes(&other, range(20, 30), None)).await;
+        // One more request of the same file, behind what is left of the reclaim.
+        file.lock(ME, lock(100, 101, true), false).await.unwrap();
+        soon(becomes(&other, range(20, 30), None)).await;
+        assert_eq!(in_the_way(&other, range(0, 10)).await, Some(true), "{version}");
+        assert_eq!(in_the_way(&other, range(30, 40)).await, Some(true), "{version}");
+    }
 }
 
 /// The server has released a lock, another client has it, and the server restarts before the reply comes.
@@ -247,6 +256,8 @@ async fn a_lock_whose_release_was_not_answered_is_not_reclaimed() {
         .await;
         other.lock(LockOwner(2), lock(0, 10, true), false).await.unwrap();
         losing.lose(v4::PROGRAM, OpCode::Lock as u32);
+        // Both clients recover in it, one after the other.
+        served.grace = Duration::from_secs(5);
         served.restart();
         drop(closed);
         soon(release).await.unwrap().unwrap();

@@ -261,10 +261,9 @@ impl Locks {
     }
 
     /// A client gives its lock up, if it is not another's by now.
-    pub(crate) fn given_up(&mut self, range: u64, client: usize) {
-        if self.held.get(&range).is_some_and(|holder| holder.client == client) {
-            self.held.remove(&range);
-        }
+    pub(crate) fn given_up(&mut self, range: u64, client: usize) -> Option<Holder> {
+        let is_own = self.held.get(&range).is_some_and(|holder| holder.client == client);
+        is_own.then(|| self.held.remove(&range)).flatten()
     }
 
     /// The server restarts. Those who hold locks without a lease may reclaim them until then.
@@ -273,8 +272,9 @@ impl Locks {
         without.for_each(|holder| holder.until = until);
     }
 
-    /// The lease of a client is renewed.
-    pub(crate) fn renewed(&mut self, client: usize, until: Duration) {
+    /// The lease of a client is renewed. What it held when the last one was over may be another's by now.
+    pub(crate) fn renewed(&mut self, client: usize, (now, until): (Duration, Duration)) {
+        self.held.retain(|_, holder| holder.client != client || now <= holder.until);
         for holder in self.held.values_mut().filter(|holder| holder.client == client) {
             holder.until = until;
         }
@@ -325,8 +325,9 @@ impl Delegations {
         self.held.retain(|(_, holder), _| *holder != client);
     }
 
-    /// The lease of a client is renewed.
-    pub(crate) fn renewed(&mut self, client: usize, until: Duration) {
+    /// The lease of a client is renewed. What it held when the last one was over may be revoked.
+    pub(crate) fn renewed(&mut self, client: usize, (now, until): (Duration, Duration)) {
+        self.held.retain(|(_, holder), held| *holder != client || now <= held.until);
         let of = self.held.iter_mut().filter(|((_, holder), _)| *holder == client);
         of.for_each(|(_, held)| held.until = until);
     }

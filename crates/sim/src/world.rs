@@ -186,8 +186,9 @@ impl World {
 
     /// The lease of a client is good until then.
     pub(crate) fn renewed(&self, client: usize, until: Duration) {
-        self.locks.lock().renewed(client, until);
-        self.delegations.lock().renewed(client, until);
+        let times = (host::now(), until);
+        self.locks.lock().renewed(client, times);
+        self.delegations.lock().renewed(client, times);
     }
 
     /// The name of a file that all clients work on.

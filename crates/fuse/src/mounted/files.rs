@@ -269,7 +269,7 @@ impl Mounted {
         let size = open.file.write_at_async(data, args.offset, flags).await? as u32;
         self.counters.moved().written(size as usize);
         self.note_pages(&open, args.offset, size.into());
-        if !open.by_kernel && self.nodes.is_kept_by_kernel(node) {
+        if !open.by_kernel && !from_kernels_cache && self.nodes.is_kept_by_kernel(node) {
             // Linux before 6.6 keeps its pages of what goes past them, and may read one anew before the write on any.
             // What is appended begins at the end as it is here, which the kernel may not know.
             let begins = open.file.size().saturating_sub(size.into());

@@ -133,8 +133,7 @@ impl Recalls {
     ///
     /// # Errors
     /// [`WouldBlock`](weir_vfs::Error::WouldBlock): a delegation has not been returned yet, or the
-    /// state database cannot be written now; [`Io`](weir_vfs::Error::Io): it could not be written
-    /// for longer than a lease.
+    /// state database cannot be written now.
     pub(crate) async fn claim(
         self: &Arc<Self>,
         node: Node,
@@ -171,8 +170,7 @@ impl Recalls {
     ///
     /// # Errors
     /// [`WouldBlock`](weir_vfs::Error::WouldBlock): a delegation has not been returned yet, or the
-    /// state database cannot be written now; [`Io`](weir_vfs::Error::Io): it could not be written
-    /// for longer than a lease.
+    /// state database cannot be written now.
     pub(crate) async fn claim_names(
         self: &Arc<Self>,
         names: &[Named<'_>],
@@ -210,8 +208,7 @@ impl Recalls {
     ///
     /// # Errors
     /// [`WouldBlock`](weir_vfs::Error::WouldBlock): some are still there after [`PATIENCE`], or the
-    /// state database cannot be written now; [`Io`](weir_vfs::Error::Io): it could not be written
-    /// for longer than a lease.
+    /// state database cannot be written now.
     pub(crate) async fn clear(
         self: &Arc<Self>,
         node: Node,

@@ -383,7 +383,8 @@ impl Context {
         if stateid == StateRef::Anonymous || access.contains(Access::WRITE) {
             let now = self.now();
             self.state().anonymous_io(target.node, access, now).map_err(of_state)?;
-            self.settle().await?;
+            // Clients may drop what they cannot write.
+            self.settle().await.map_err(|_| Error::Delay)?;
         }
         let file = target.export.open_for_io(&target.caller, target.node.id, access).await;
         let file = match file.map_err(of_vfs) {

@@ -155,7 +155,8 @@ impl Client {
                     sleep(Duration::from_millis(300)).await;
                     continue;
                 }
-                Status::Denied => Err(Failure::Denied),
+                // The server may hold, or wait for, what this host does not know of: a reply was lost.
+                Status::Denied | Status::Deadlock => Err(Failure::Denied),
                 Status::Failed => Err(Failure::Io),
                 other => Err(Failure::Other(format!("{other:?}"))),
             };

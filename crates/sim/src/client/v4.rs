@@ -15,6 +15,8 @@ pub(super) use owners::is_state_lost;
 use parking_lot::Mutex;
 use slot::Slot;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::sleep;
 use weir_nfs::v4::attr::Attrs;
@@ -45,6 +47,8 @@ pub(super) struct State {
     session: Mutex<Session>,
     /// Held while the session is made anew.
     recovering: tokio::sync::Mutex<()>,
+    /// Set while opens and the lock are reclaimed.
+    reclaiming: AtomicBool,
     /// Of minor version 0; locked while one of them has a request.
     owners: tokio::sync::Mutex<Owners>,
     /// Each locked while it has a call.
@@ -78,6 +82,8 @@ struct Held {
     file: Handle,
     range: u64,
     stateid: StateId,
+    /// The run of the server that has given it.
+    run: u64,
     /// The client gives it up: it is not reclaimed, because another client may have it by now.
     releasing: bool,
 }
@@ -88,6 +94,7 @@ impl State {
             boot,
             session: Mutex::default(),
             recovering: tokio::sync::Mutex::default(),
+            reclaiming: AtomicBool::default(),
             owners: tokio::sync::Mutex::default(),
             slots: Default::default(),
             opens: Mutex::default(),
@@ -269,7 +276,7 @@ impl Client {
                 results.remove(0);
                 let until = sent + LEASE;
                 self.v4.session.lock().until = until;
-                self.world.renewed(self.number, until);
+                self.renewed(until);
             }
             return Done { results, status, again };
         }
@@ -534,7 +541,8 @@ impl Client {
             return Outcome { result: Err(Failure::Denied), again: outcome.again };
         }
         if let Ok(stateid) = outcome.result {
-            let held = Held { file: file.clone(), range, stateid, releasing: false };
+            let run = self.v4.session.lock().run;
+            let held = Held { file: file.clone(), range, stateid, run, releasing: false };
             *self.v4.lock.lock() = Some(held);
             let holder = Holder { client: self.number, until: self.v4.session.lock().until };
             let got = self.world.locks.lock().got(range, holder, host::now());
@@ -545,9 +553,16 @@ impl Client {
         outcome.map(drop)
     }
 
+    /// The lease is good until then. During a reclaim, that is not true of what is not reclaimed yet.
+    fn renewed(&self, until: Duration) {
+        if !self.v4.reclaiming.load(Relaxed) {
+            self.world.renewed(self.number, until);
+        }
+    }
+
     /// Gives the lock up.
     pub(super) async fn give_lock_up4(&self) -> Outcome<()> {
-        let (mut again, run) = (false, self.v4.session.lock().run);
+        let (mut again, mut until) = (false, Duration::ZERO);
         loop {
             if let Some(held) = &mut *self.v4.lock.lock() {
                 held.releasing = true;
@@ -555,9 +570,9 @@ impl Client {
             let Some(held) = self.v4.lock.lock().clone() else {
                 return Outcome { result: Err(Failure::LockLost), again };
             };
-            let until = self.v4.session.lock().until;
             // What the server does with it is not known until the reply: others may get it meanwhile.
-            self.world.locks.lock().held.remove(&held.range);
+            let given_up = self.world.locks.lock().given_up(held.range, self.number);
+            until = given_up.map_or(until, |holder| holder.until);
             let unlock = locku::Args {
                 kind: LockType::Write,
                 seqid: 0,
@@ -566,7 +581,7 @@ impl Client {
                 length: RANGE,
             };
             let done = self.run4(0, vec![Op::Putfh(fh(&held.file)), Op::Locku(unlock)]).await;
-            again |= done.again || run != self.v4.session.lock().run;
+            again |= done.again || held.run != self.v4.session.lock().run;
             let Err(error) = done.status else {
                 *self.v4.lock.lock() = None;
                 return Outcome { result: Ok(()), again };

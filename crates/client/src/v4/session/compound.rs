@@ -31,7 +31,8 @@ use crate::v4::session::state::Session;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
-use weir_nfs::v4::op::sequence;
+use weir_nfs::v4::op::open::{CreateHow, How};
+use weir_nfs::v4::op::{sequence, setxattr};
 use weir_nfs::v4::{self, CompoundHeader, CompoundResHeader, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_xdr::Decoder;
@@ -339,7 +340,12 @@ impl V4 {
 /// The part of a read's result in the head of its reply: operation and status.
 const READ_HEAD_BYTES: usize = 8;
 
-/// Whether the operation has another result, or another effect, if it is executed twice.
+/// Whether the operation, if it is executed twice, has another effect or a misleading result.
 fn changes_a_name(op: &Op) -> bool {
-    matches!(op, Op::Create(_) | Op::Remove(_) | Op::Rename(_) | Op::Link(_))
+    match op {
+        Op::Create(_) | Op::Remove(_) | Op::Rename(_) | Op::Link(_) | Op::Removexattr(_) => true,
+        Op::Setxattr(args) => args.mode == setxattr::Mode::Create,
+        Op::Open(args) => matches!(args.how, How::Create(CreateHow::Guarded(_))),
+        _ => false,
+    }
 }

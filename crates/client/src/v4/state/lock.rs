@@ -46,32 +46,39 @@ impl V4 {
     ) -> Result<bool> {
         let state = open_state(open).ok_or(VfsError::NotSupported)?;
         let _turn = state.turn.lock().await;
-        for _ in 0..MAX_REOPENS {
+        let mut downgraded = None;
+        for attempt in 0..MAX_REOPENS {
             if state.known.lock().locks.are_lost() {
                 return Err(VfsError::Io.into());
+            }
+            if !lock.exclusive {
+                // As before a release.
+                let downgrade = || state.known.lock().locks.downgrade(owner, lock.range);
+                downgraded.get_or_insert_with(downgrade);
             }
             let before = state.stateid(self.has_sessions());
             let build = |known: &OpenRecord, client| {
                 self.lock_ops(state, known, client, owner, lock, false, waits)
             };
             let answer = self.change(state, &open.cred, "LOCK", &build).await?;
-            match answer.results.last() {
-                Some(OpRes::Lock(Ok(stateid))) => {
-                    let mut known = state.known.lock();
-                    known.locks.granted(owner, *stateid);
-                    // No other owner of this mount has it, or the server would not have granted it.
-                    let _ = known.locks.held.lock(&owner, lock.range, lock.exclusive);
-                    return Ok(true);
-                }
-                Some(OpRes::Lock(Err(Detailed::Detail(_)))) => return Ok(false),
-                _ => {}
+            if let Some(OpRes::Lock(Ok(stateid))) = answer.results.last() {
+                let mut known = state.known.lock();
+                known.locks.granted(owner, *stateid);
+                // No other owner of this mount has it, or the server would not have granted it.
+                let _ = known.locks.held.lock(&owner, lock.range, lock.exclusive);
+                return Ok(true);
             }
-            let error = match answer.status {
-                Err(error) if is_state_lost(error) => error,
-                status => {
-                    self.checked("LOCK", status)?;
-                    return Err(self.unexpected("LOCK"));
+            let Some(error) = answer.status.err().filter(|error| is_state_lost(*error)) else {
+                // After a restart the server has what was reclaimed.
+                if let (0, Some(parts)) = (attempt, downgraded) {
+                    state.known.lock().locks.upgrade(owner, &parts);
                 }
+                let denied = answer.results.last();
+                if matches!(denied, Some(OpRes::Lock(Err(Detailed::Detail(_))))) {
+                    return Ok(false);
+                }
+                self.checked("LOCK", answer.status)?;
+                return Err(self.unexpected("LOCK"));
             };
             // It may have been reclaimed while the request was in flight.
             if state.stateid(self.has_sessions()) == before {
@@ -187,13 +194,19 @@ impl V4 {
         let _turn = state.turn.lock().await;
         // Before the request: if it is executed and the server restarts before its reply comes, another
         // client may have the lock, which a reclaim would take away.
-        state.known.lock().locks.released(owner, range);
+        state.known.lock().locks.releases(owner, range);
         for _ in 0..MAX_REOPENS {
-            let known = state.known.lock().locks.states.get(&owner).copied();
-            let Some(LockState { stateid: before, .. }) = known else { return Ok(()) };
+            let stateid = || state.known.lock().locks.states.get(&owner).map(|known| known.stateid);
+            let mut known = stateid();
+            if known.is_none() {
+                // A reclaim may be on its way that began when the owner still held the lock.
+                drop(self.recovering.lock().await);
+                known = stateid();
+            }
+            let Some(before) = known else { return Ok(()) };
             let build = |known: &OpenRecord, _: ClientId| {
                 let found = known.locks.states.get(&owner);
-                let found = found.copied().unwrap_or(LockState { stateid: before, seqid: 0 });
+                let found = found.copied().unwrap_or(LockState::new(before, 0));
                 let args = locku::Args {
                     kind: LockType::Write,
                     seqid: found.seqid,
@@ -208,6 +221,7 @@ impl V4 {
             match (answer.results.last(), answer.status) {
                 (Some(OpRes::Locku(Ok(stateid))), _) => {
                     known.locks.granted(owner, *stateid);
+                    known.locks.released(owner);
                     return Ok(());
                 }
                 (_, Err(error)) if is_state_lost(error) => {

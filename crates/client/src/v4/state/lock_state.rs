@@ -3,7 +3,7 @@
 use crate::protocol::OpenLockOwner;
 use std::collections::HashMap;
 use weir_nfs::v4::types::StateId;
-use weir_vfs::{LockRange, RangeLocks};
+use weir_vfs::{Lock, LockRange, RangeLocks};
 
 /// The locks of an open file.
 #[derive(Default)]
@@ -19,6 +19,15 @@ pub(in crate::v4) struct LockState {
     pub(in crate::v4) stateid: StateId,
     /// The number of the next request (minor version 0).
     pub(in crate::v4) seqid: u32,
+    /// A release has been sent, and not been answered with success: the server may have locks that are
+    /// not among those held.
+    is_releasing: bool,
+}
+
+impl LockState {
+    pub(in crate::v4) fn new(stateid: StateId, seqid: u32) -> Self {
+        Self { stateid, seqid, is_releasing: false }
+    }
 }
 
 impl Locks {
@@ -56,18 +65,50 @@ impl Locks {
 
     pub(in crate::v4) fn granted(&mut self, owner: OpenLockOwner, stateid: StateId) {
         // The first request, which introduced the owner, had number 0.
-        self.states.entry(owner).or_insert(LockState { stateid, seqid: 1 }).stateid = stateid;
+        self.states.entry(owner).or_insert(LockState::new(stateid, 1)).stateid = stateid;
     }
 
     /// Forgets a lock owner without locks; returns its stateid, if the server knows it.
     pub(in crate::v4) fn forget(&mut self, owner: OpenLockOwner) -> Option<StateId> {
-        let gone = !self.held.holds(&owner);
+        let may_hold = self.states.get(&owner).is_some_and(|state| state.is_releasing);
+        let gone = !may_hold && !self.held.holds(&owner);
         gone.then(|| self.states.remove(&owner)).flatten().map(|state| state.stateid)
     }
 
-    pub(in crate::v4) fn released(&mut self, owner: OpenLockOwner, range: LockRange) {
+    /// The owner is about to release a range at the server.
+    pub(in crate::v4) fn releases(&mut self, owner: OpenLockOwner, range: LockRange) {
         self.held.unlock(&owner, range);
         self.lost &= !self.held.is_empty();
+        if let Some(state) = self.states.get_mut(&owner) {
+            state.is_releasing = true;
+        }
+    }
+
+    /// The server has released what the owner asked for last.
+    pub(in crate::v4) fn released(&mut self, owner: OpenLockOwner) {
+        if let Some(state) = self.states.get_mut(&owner) {
+            state.is_releasing = false;
+        }
+    }
+
+    /// Has the exclusive locks of an owner in a range shared, and returns them.
+    pub(in crate::v4) fn downgrade(&mut self, owner: OpenLockOwner, range: LockRange) -> Vec<Lock> {
+        let mut parts = self.held.within(&owner, range);
+        parts.retain(|part| part.exclusive);
+        self.set(owner, &parts, false);
+        parts
+    }
+
+    /// The server has refused to downgrade these.
+    pub(in crate::v4) fn upgrade(&mut self, owner: OpenLockOwner, parts: &[Lock]) {
+        self.set(owner, parts, true);
+    }
+
+    fn set(&mut self, owner: OpenLockOwner, parts: &[Lock], exclusive: bool) {
+        for part in parts {
+            // The owner's own locks are in no one's way.
+            let _ = self.held.lock(&owner, part.range, exclusive);
+        }
     }
 }
 
@@ -90,10 +131,30 @@ mod tests {
         locks.lose_some();
         assert!(locks.are_lost());
         assert_eq!(locks.states.get(&owner(1)).map(|state| state.stateid), Some(stateid(7)));
-        locks.released(owner(1), LockRange::ALL);
+        locks.releases(owner(1), LockRange::ALL);
         assert!(locks.are_lost());
-        locks.released(owner(2), LockRange::ALL);
+        locks.releases(owner(2), LockRange::ALL);
         assert!(!locks.are_lost());
+        assert_eq!(locks.forget(owner(1)), None, "the server may still have its locks");
+        locks.released(owner(1));
         assert_eq!(locks.forget(owner(1)), Some(stateid(7)), "it ends at the server, too");
+    }
+
+    #[test]
+    fn a_downgrade_that_is_refused_changes_nothing() {
+        let owner = OpenLockOwner { open: 1, owner: LockOwner(0), number: 1 };
+        let part = |start, end, exclusive| Lock { range: LockRange { start, end }, exclusive };
+        let mut locks = Locks::default();
+        for Lock { range, exclusive } in [part(0, 10, true), part(20, 30, false)] {
+            locks.held.lock(&owner, range, exclusive).unwrap();
+        }
+        let held = |locks: &Locks| locks.held.within(&owner, LockRange::ALL);
+        let before = held(&locks);
+        let parts = locks.downgrade(owner, LockRange { start: 5, end: 40 });
+        assert_eq!(parts, [part(5, 10, true)]);
+        let now = [part(0, 5, true), part(5, 10, false), part(20, 30, false)];
+        assert_eq!(held(&locks), now, "nothing is held that was not");
+        locks.upgrade(owner, &parts);
+        assert_eq!(held(&locks), before);
     }
 }

@@ -107,7 +107,7 @@ impl Client {
         if renewed && session.client == client && session.until < begun + LEASE {
             session.until = begun + LEASE;
             drop(session);
-            self.world.renewed(self.number, begun + LEASE);
+            self.renewed(begun + LEASE);
         }
     }
 

@@ -3,7 +3,9 @@
 use super::{Held, Open, RECOVERY, SLOTS, Session, fh, is_session_lost};
 use crate::client::{Client, Handle, Version};
 use crate::host;
+use crate::oracle::Holder;
 use crate::world::LEASE;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::sleep;
 use weir_nfs::v4::op::{create_session, exchange_id, open, reclaim_complete, sequence};
@@ -112,7 +114,14 @@ impl Client {
 
     /// Takes opens and the lock back after a restart of the server. The session before was given by that
     /// `run`, and its lease was good `until` then.
-    pub(super) async fn reclaim(&self, (run, until): (u64, Duration)) -> bool {
+    pub(super) async fn reclaim(&self, before: (u64, Duration)) -> bool {
+        self.v4.reclaiming.store(true, Relaxed);
+        let reclaimed = self.reclaim_all(before).await;
+        self.v4.reclaiming.store(false, Relaxed);
+        reclaimed
+    }
+
+    async fn reclaim_all(&self, (run, until): (u64, Duration)) -> bool {
         let opens: Vec<(Handle, Open)> =
             self.v4.opens.lock().iter().map(|(file, open)| (file.clone(), *open)).collect();
         let (ended, started) = *self.world.restarted.lock();
@@ -150,7 +159,19 @@ impl Client {
                         Some(OpRes::Lock(Ok(stateid))) => {
                             let mut now = self.v4.lock.lock();
                             let releasing = now.as_ref().is_some_and(|now| now.releasing);
-                            *now = Some(Held { stateid: *stateid, releasing, ..held });
+                            let (run, until) = {
+                                let session = self.v4.session.lock();
+                                (session.run, session.until)
+                            };
+                            let range = held.range;
+                            *now = Some(Held { stateid: *stateid, run, releasing, ..held });
+                            drop(now);
+                            let holder = Holder { client: self.number, until };
+                            let mut locks = self.world.locks.lock();
+                            if !releasing && let Err(why) = locks.got(range, holder, host::now()) {
+                                drop(locks);
+                                self.world.violation(why);
+                            }
                         }
                         _ => self.lost(
                             &format!("{status:?} to its reclaim"),
