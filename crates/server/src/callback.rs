@@ -55,7 +55,7 @@ const PROBES_OF_ADDRESS: usize = 4;
 /// How often the server sends a callback before it counts as failed.
 const ATTEMPTS: usize = 4;
 /// How often it sends CB_SEQUENCE alone before that. Others may lose callbacks meanwhile.
-const SETTLE_ATTEMPTS: usize = 16;
+const MOST_SETTLED: usize = 16;
 /// How long to wait after the client answers NFS4ERR_DELAY.
 const DELAY: Duration = Duration::from_millis(50);
 
@@ -136,14 +136,14 @@ impl Callbacks {
         op: CbOp,
         referring: Option<Referring>,
     ) -> Option<CbOpRes> {
-        let (mut attempts, mut settle_attempts) = (0, 0);
-        while attempts < ATTEMPTS && settle_attempts < SETTLE_ATTEMPTS {
+        let (mut attempts, mut settled) = (0, 0);
+        while attempts < ATTEMPTS && settled < MOST_SETTLED {
             let call = self.state.lock().sessions.begin_call(client)?;
             let mut guard = SlotGuard { callbacks: self.clone(), outcome: BackOutcome::Lost, call };
             let op = (!guard.call.is_unsure).then(|| op.clone());
             match op {
                 Some(_) => attempts += 1,
-                None => settle_attempts += 1,
+                None => settled += 1,
             }
             // A separate task, so that the call completes even if the caller is cancelled.
             let sent = tokio::spawn(async move {

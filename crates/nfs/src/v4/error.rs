@@ -250,6 +250,24 @@ errors! {
     Xattr2Big = 10096, "NFS4ERR_XATTR2BIG";
 }
 
+impl Error {
+    /// Whether a request of minor version 0 that fails so has used up its owner's sequence number (RFC 7530
+    /// section 9.1.7).
+    pub const fn uses_up_seqid(self) -> bool {
+        !matches!(
+            self,
+            Self::StaleClientId
+                | Self::StaleStateId
+                | Self::BadStateId
+                | Self::BadSeqId
+                | Self::BadXdr
+                | Self::Resource
+                | Self::NoFilehandle
+                | Self::Moved
+        )
+    }
+}
+
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())

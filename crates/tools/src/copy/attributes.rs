@@ -127,8 +127,6 @@ async fn keep_xattrs(copier: &Copier, replaced: &Attr, to: &Place, id: FileId) {
     }
     match users_xattrs(to, replaced.id).await {
         Ok(names) => copy_xattrs(copier, Like::new(to, replaced), to, id, &names).await,
-        // Who may not read a file does not know whether it had any.
-        Err(Error::AccessDenied | Error::NotPermitted) => {}
         // Which ones it had is not known, or not any more.
         Err(_) => copier.lost(Lost::Xattrs, to),
     }

@@ -2,7 +2,7 @@
 
 use crate::arguments::{JsonArgs, MountArgs};
 use crate::ended::Ended;
-use crate::output::{complain, hex, print, print_json, text_and_hex};
+use crate::output::{complain, hex, print, print_json};
 use serde::Serialize;
 use std::time::Duration;
 use tokio::signal::unix::SignalKind;
@@ -112,8 +112,8 @@ pub(crate) async fn each<'a>(
 }
 
 /// What a command that changes files did, for `--json`.
-#[derive(Default, Serialize)]
-pub(crate) struct Changes {
+#[derive(Serialize)]
+struct Changes {
     /// The files that it changed, made or removed.
     changed: Vec<String>,
     /// The bytes of each of `changed` in hexadecimal, if one of them is not UTF-8.
@@ -123,29 +123,19 @@ pub(crate) struct Changes {
     failures: Vec<String>,
 }
 
-impl Changes {
-    fn name(&mut self, changed: &[Vec<u8>]) {
-        self.changed = changed.iter().map(|file| text_and_hex(file).0).collect();
-        if changed.iter().any(|file| text_and_hex(file).1.is_some()) {
-            self.changed_hex = Some(changed.iter().map(|file| hex(file)).collect());
-        }
-    }
-}
-
 /// Reports the changes of a command: line by line (`-v`), or as JSON at the end.
 pub(crate) struct Report {
     json: bool,
     verbose: bool,
-    changes: Changes,
-    /// The paths or URLs of the files in `changes`.
+    /// The paths or URLs of the files that it changed.
     changed: Vec<Vec<u8>>,
+    failures: Vec<String>,
 }
 
 impl Report {
     /// A report of nothing so far.
     pub(crate) fn new(json: &JsonArgs, verbose: bool) -> Self {
-        let (changes, changed) = Default::default();
-        Self { json: json.wanted(), verbose, changes, changed }
+        Self { json: json.wanted(), verbose, changed: Vec::new(), failures: Vec::new() }
     }
 
     /// A file was changed: `file` is its exact path or URL, `said` the line that says so.
@@ -161,7 +151,7 @@ impl Report {
     /// Something failed; the command continues.
     pub(crate) fn failed(&mut self, failure: &Failure) {
         complain(failure);
-        self.changes.failures.push(failure.to_string());
+        self.failures.push(failure.to_string());
     }
 
     /// Takes the outcome of one of several pieces of work.
@@ -172,12 +162,15 @@ impl Report {
     }
 
     /// Prints the JSON, if that is wanted.
-    pub(crate) fn end(mut self) -> Result<Ended> {
-        let failed = !self.changes.failures.is_empty();
-        if self.json {
-            self.changes.name(&self.changed);
-            print_json(&self.changes)?;
+    pub(crate) fn end(self) -> Result<Ended> {
+        let Self { json, changed, failures, .. } = self;
+        let ended = if failures.is_empty() { Ended::Done } else { Ended::Failed };
+        if json {
+            let has_bytes = changed.iter().any(|file| std::str::from_utf8(file).is_err());
+            let changed_hex = has_bytes.then(|| changed.iter().map(|file| hex(file)).collect());
+            let changed = changed.iter().map(|file| String::from_utf8_lossy(file).into()).collect();
+            print_json(&Changes { changed, changed_hex, failures })?;
         }
-        Ok(if failed { Ended::Failed } else { Ended::Done })
+        Ok(ended)
     }
 }

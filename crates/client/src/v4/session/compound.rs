@@ -15,7 +15,7 @@
 //! 2. If a server delays a compound half-way, after an operation that must not be repeated, only
 //!    the rest is resent ([`resume`](crate::v4::session::resume)).
 //! 3. A compound that changes a name, and whose reply the server has not kept although it had to, fails: it was
-//!    executed, with an unknown result. All others can be executed again.
+//!    executed, with an unknown result. Any other is executed again.
 //! 4. If a server never completes a call (recovery again and again), the caller finally gets an
 //!    error.
 
@@ -145,7 +145,6 @@ impl V4 {
         let Some(mut slot) = session.slots.acquire().await else {
             return Ok(Step::Recover { resent: false });
         };
-        let is_once = ops.iter().any(changes_a_name);
         let begin = Op::Sequence(sequence::Args {
             session: session.id,
             sequence_id: slot.sequence,
@@ -192,13 +191,13 @@ impl V4 {
                 let next = answer.results.first().map(OpRes::status);
                 if next == Some(Err(Nfs4Error::RetryUncachedRep)) {
                     // Linux's server reports it here.
-                    return self.uncached(operation, is_once);
+                    return self.uncached(operation, ops);
                 }
                 Ok(Self::step(answer))
             }
             Some(OpRes::Sequence(Err(Nfs4Error::RetryUncachedRep))) => {
                 slot.release(true);
-                self.uncached(operation, is_once)
+                self.uncached(operation, ops)
             }
             Some(OpRes::Sequence(Err(
                 error @ (Nfs4Error::TooManyOps
@@ -224,9 +223,9 @@ impl V4 {
     }
 
     /// The step after a compound that was executed, but whose reply is lost. It is executed again, unless
-    /// `is_once`: then the server had to keep its reply (RFC 8881 section 2.10.6.1.3).
-    fn uncached(&self, operation: &'static str, is_once: bool) -> Result<Step> {
-        match is_once {
+    /// it changes a name: then the server had to keep its reply (RFC 8881 section 2.10.6.1.3).
+    fn uncached(&self, operation: &'static str, ops: &[Op]) -> Result<Step> {
+        match ops.iter().any(changes_a_name) {
             true => Err(broken(&self.server, operation, Violation::ReplyLost)),
             false => Ok(Step::Again),
         }

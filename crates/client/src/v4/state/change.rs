@@ -123,18 +123,8 @@ impl V4 {
 
     /// Counts a request that the server examined: it is the second of its compound.
     fn count(&self, state: &OpenState, counted: Counted, answer: &Answer) {
-        let not_counted = matches!(
-            answer.status,
-            Err(Nfs4Error::StaleClientId
-                | Nfs4Error::StaleStateId
-                | Nfs4Error::BadStateId
-                | Nfs4Error::BadSeqId
-                | Nfs4Error::BadXdr
-                | Nfs4Error::Resource
-                | Nfs4Error::NoFilehandle
-                | Nfs4Error::Moved)
-        );
-        if self.has_sessions() || answer.results.len() < 2 || not_counted {
+        let is_counted = answer.status.err().is_none_or(Nfs4Error::uses_up_seqid);
+        if self.has_sessions() || answer.results.len() < 2 || !is_counted {
             return;
         }
         let mut known = state.known.lock();

@@ -46,15 +46,14 @@ impl V4 {
     ) -> Result<bool> {
         let state = open_state(open).ok_or(VfsError::NotSupported)?;
         let _turn = state.turn.lock().await;
-        let mut downgraded = None;
+        let mut downgraded = Vec::new();
         for attempt in 0..MAX_REOPENS {
             if state.known.lock().locks.are_lost() {
                 return Err(VfsError::Io.into());
             }
-            if !lock.exclusive {
+            if attempt == 0 && !lock.exclusive {
                 // As before a release.
-                let downgrade = || state.known.lock().locks.downgrade(owner, lock.range);
-                downgraded.get_or_insert_with(downgrade);
+                downgraded = state.known.lock().locks.downgrade(owner, lock.range);
             }
             let before = state.stateid(self.has_sessions());
             let build = |known: &OpenRecord, client| {
@@ -70,8 +69,8 @@ impl V4 {
             }
             let Some(error) = answer.status.err().filter(|error| is_state_lost(*error)) else {
                 // After a restart the server has what was reclaimed.
-                if let (0, Some(parts)) = (attempt, downgraded) {
-                    state.known.lock().locks.upgrade(owner, &parts);
+                if attempt == 0 {
+                    state.known.lock().locks.upgrade(owner, &downgraded);
                 }
                 let denied = answer.results.last();
                 if matches!(denied, Some(OpRes::Lock(Err(Detailed::Detail(_))))) {

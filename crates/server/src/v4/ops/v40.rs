@@ -195,7 +195,7 @@ impl SequencedRequest {
         Result<T, E>: Encode,
         E: Failure,
     {
-        if result.as_ref().err().is_none_or(|failure| uses_up_the_seqid(failure.error())) {
+        if result.as_ref().err().is_none_or(|failure| failure.error().uses_up_seqid()) {
             let (mut e, succeeded) = (Encoder::new(), result.is_ok());
             e.put(&result);
             let result = e.finish().to_bytes();
@@ -212,19 +212,4 @@ impl SequencedRequest {
         }
         result
     }
-}
-
-/// Whether a request that fails with this error uses up its seqid (RFC 7530 section 9.1.7).
-fn uses_up_the_seqid(error: Error) -> bool {
-    !matches!(
-        error,
-        Error::StaleClientId
-            | Error::StaleStateId
-            | Error::BadStateId
-            | Error::BadSeqId
-            | Error::BadXdr
-            | Error::Resource
-            | Error::NoFilehandle
-            | Error::Moved
-    )
 }

@@ -104,7 +104,8 @@ impl Owners {
         for (op, result) in ops.iter().zip(results) {
             let Some(owner) = self.owner_of(op) else { continue };
             let failed = result.status().err();
-            if failed.is_none_or(uses_up_the_number) {
+            // The server does not know the owners of a client that has expired.
+            if failed.is_none_or(|error| error.uses_up_seqid() && error != Error::Expired) {
                 self.count(&owner);
             }
             match (op, result) {
@@ -141,23 +142,6 @@ impl Owners {
 
 fn is_creation(args: &open::Args) -> bool {
     matches!(args.how, open::How::Create(_))
-}
-
-/// Whether a request that fails so has used up its number (RFC 7530 section 9.1.7). Not for a client that has expired:
-/// the server does not know its owners then.
-fn uses_up_the_number(error: Error) -> bool {
-    !matches!(
-        error,
-        Error::StaleClientId
-            | Error::StaleStateId
-            | Error::BadStateId
-            | Error::BadSeqId
-            | Error::BadXdr
-            | Error::Resource
-            | Error::NoFilehandle
-            | Error::Moved
-            | Error::Expired
-    )
 }
 
 /// The state that the operation was under is gone.
