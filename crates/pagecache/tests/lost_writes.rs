@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use weir_pagecache::{Cache, Config};
+use weir_pagecache::{Cache, Config, File};
 use weir_vfs::{Access, Caller, CreateMode, Error, FileSystem, IoFlags, SetAttr};
 
 const PAGE: u64 = 4096;
@@ -179,6 +179,32 @@ fn i9_a_sync_error_is_reported_to_every_open_file() {
     rig.store.switches.fail_syncs.store(1, Ordering::SeqCst);
     assert!(one.write_at(b"y", 0, IoFlags::SYNC).is_err());
     assert_eq!(two.sync(false), Err(Error::Io));
+}
+
+#[test]
+fn i9_each_close_of_a_descriptor_reports_an_error_until_a_write_or_sync_has() {
+    for durable in [false, true] {
+        let (write, sync) =
+            (|f: &File| f.write_at(b"y", 0, NONE).map(drop), |f: &File| f.sync(true));
+        for told in [write, sync] {
+            let rig = Rig::new(64);
+            let (one, two) = (rig.create("f"), rig.create("g"));
+            let other = rig.open(one.id());
+            fail(&rig.store, Error::NoSpace, 100);
+            write_all(&one, b"x", 0);
+            // A program that has inherited a descriptor may close it first.
+            for _ in 0..2 {
+                assert_eq!(block_on(one.close_descriptor_async(durable)), Err(Error::NoSpace));
+            }
+            assert_eq!(block_on(two.close_descriptor_async(durable)), Ok(()));
+            fail(&rig.store, Error::NoSpace, 0);
+            assert_eq!(told(&one), Err(Error::NoSpace));
+            assert_eq!(block_on(one.close_descriptor_async(durable)), Ok(()));
+            assert_eq!(block_on(other.close_descriptor_async(durable)), Err(Error::NoSpace));
+            let late = rig.open(one.id());
+            assert_eq!(block_on(late.close_descriptor_async(durable)), Ok(()));
+        }
+    }
 }
 
 #[test]

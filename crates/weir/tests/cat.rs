@@ -110,13 +110,20 @@ fn a_loss_that_the_close_of_the_output_reports_is_a_failure() {
     let url = server.url("", "vers=4.2");
     let Some(mount) = Mount::start(near.path(), "mnt", &[], &url) else { return };
     let file = source.join("file");
-    for args in [["cat".as_ref(), file.as_os_str()], ["ls".as_ref(), source.as_os_str()]] {
+    // Here another program has written, and one more has closed the output first.
+    let empty = near.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "echo lost; env true; exec \"$0\" ls \"$1\"", env!("CARGO_BIN_EXE_weir")]);
+    shell.arg(empty);
+    let [cat, ls] = [["cat".as_ref(), file.as_os_str()], ["ls".as_ref(), source.as_os_str()]];
+    for mut command in [weir(cat), weir(ls), shell] {
         let mut output = File::create(mount.path("output")).unwrap();
         output.seek(SeekFrom::Start(64 << 20)).unwrap();
-        let wrote = weir(args).stdout(output).output().unwrap();
-        assert_eq!(wrote.status.code(), Some(1), "{args:?}");
+        let wrote = command.stdout(output).output().unwrap();
+        assert_eq!(wrote.status.code(), Some(1), "{command:?}");
         let says = text(&wrote);
-        assert!(says.contains("cannot write to standard output"), "{args:?}: {says}");
+        assert!(says.contains("cannot write to standard output"), "{command:?}: {says}");
     }
 }
 

@@ -298,10 +298,7 @@ impl Mounted {
 
     /// Writes a file's data to the store. Stores of other machines make it durable, as NFS clients do.
     pub(super) async fn publish(&self, file: &File) -> weir_vfs::Result<()> {
-        match self.fs.store().names_change_here() {
-            true => file.write_back_async().await,
-            false => file.sync_async(true).await,
-        }
+        file.close_descriptor_async(!self.fs.store().names_change_here()).await
     }
 
     /// The last descriptor and mapping of an open file are gone.

@@ -168,17 +168,8 @@ impl File {
         range: Range<u64>,
         data_only: bool,
     ) -> Result<()> {
-        let mapping = &self.open.mapping;
-        let written = mapping
-            .write_back(pages_spanning(range.start, range.end.saturating_sub(range.start)))
-            .await;
-        let synced = match written {
-            Ok(()) => {
-                mapping.settle().await;
-                mapping.make_durable(since, data_only).await
-            }
-            lost => lost,
-        };
+        let pages = pages_spanning(range.start, range.end.saturating_sub(range.start));
+        let synced = self.open.mapping.write_and_sync(pages, since, data_only).await;
         // This open file gets the error by this call, also if it got it from another one before.
         self.open.unseen_error()?;
         synced
@@ -192,6 +183,24 @@ impl File {
         let written = self.open.mapping.write_back(0..u64::MAX).await;
         // This open file gets the error by this call.
         self.open.unseen_error()?;
+        written
+    }
+
+    /// [`write_back_async`](Self::write_back_async) for close(2) of one of the
+    /// descriptors of this open file. Makes the data durable if `durable`.
+    ///
+    /// # Errors
+    /// Those of [`sync_async`](Self::sync_async). The close of each other descriptor gets the error,
+    /// too, and so does the next write or sync: a program may have inherited the descriptor that is
+    /// closed first, and not look at the outcome.
+    pub async fn close_descriptor_async(&self, durable: bool) -> Result<()> {
+        let mapping = &self.open.mapping;
+        let written = match durable {
+            true => mapping.write_and_sync(0..u64::MAX, self.write_errors(), true).await,
+            false => mapping.write_back(0..u64::MAX).await,
+        };
+        let seen = self.open.seen_error.load(Ordering::Relaxed);
+        mapping.state.lock().errors.show(seen)?;
         written
     }
 

@@ -19,10 +19,26 @@
 use super::{Mapping, State};
 use crate::writeback::node_syncs::SyncBy;
 use crate::writeback::syncs::{JoinedSync, Sync};
+use std::ops::Range;
 use std::sync::Arc;
 use weir_vfs::{Error, FileId, FileSystem, Result};
 
 impl Mapping {
+    /// Writes back pages, and makes the file durable.
+    ///
+    /// # Errors
+    /// Those of [`write_back`](Self::write_back) and [`make_durable`](Self::make_durable).
+    pub(crate) async fn write_and_sync(
+        self: &Arc<Self>,
+        pages: Range<u64>,
+        since: u64,
+        data_only: bool,
+    ) -> Result<()> {
+        self.write_back(pages).await?;
+        self.settle().await;
+        self.make_durable(since, data_only).await
+    }
+
     /// Has the store sync the file (with attributes, unless `data_only`), and records an error for
     /// all open files.
     ///

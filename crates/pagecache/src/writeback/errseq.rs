@@ -63,7 +63,12 @@ impl WriteErrors {
 
     /// Reports the last error to the open file with this cursor, unless it got it before.
     pub(crate) fn tell(&mut self, cursor: &AtomicU64) -> Result<()> {
-        if cursor.swap(self.count, Ordering::Relaxed) == self.count {
+        self.show(cursor.swap(self.count, Ordering::Relaxed))
+    }
+
+    /// Reports the last error to an open file with this cursor, which stays: the file gets it again.
+    pub(crate) fn show(&mut self, cursor: u64) -> Result<()> {
+        if cursor == self.count {
             return Ok(());
         }
         self.told = true;
