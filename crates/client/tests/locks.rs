@@ -268,6 +268,40 @@ async fn a_lock_whose_release_was_not_answered_is_not_reclaimed() {
     }
 }
 
+/// A downgrade is not granted, because it covers another client's lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_downgrade_that_is_denied_leaves_the_exclusive_lock_or_loses_it() {
+    for version in ["4.0", "4.1", "4.2"] {
+        let mut served = Served::start();
+        let nfs = served.mount(&format!("vers={version}")).await;
+        let direct = served.mount("vers=4.2").await;
+        let set = SetAttr::default();
+        let new = nfs.root().entry(b"file").with(&set);
+        nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        let (file, other) = (opened(&nfs, b"file").await, opened(&direct, b"file").await);
+        file.lock(ME, lock(0, 10, true), false).await.unwrap();
+        other.lock(LockOwner(2), lock(10, 20, true), false).await.unwrap();
+
+        let denied = file.lock(ME, lock(0, 20, false), false).await;
+        assert_eq!(denied, Err(weir_vfs::Error::WouldBlock), "{version}");
+        assert_eq!(in_the_way(&other, range(0, 10)).await, Some(true), "{version}");
+        write(&*file, 0, b"held").await.unwrap();
+
+        // After a restart the downgrade is the first request that needs the lock.
+        served.grace = Duration::from_secs(5);
+        served.restart();
+        other.getattr().await.unwrap();
+        let denied = soon(file.lock(ME, lock(0, 20, false), false)).await;
+        assert_eq!(denied, Err(weir_vfs::Error::WouldBlock), "{version}");
+        let is_exclusive = in_the_way(&other, range(0, 10)).await == Some(true);
+        let written = write(&*file, 0, b"held").await;
+        assert_eq!(written.is_ok(), is_exclusive, "{version}: {written:?}");
+        // What is lost is so until it is released.
+        file.unlock(ME, LockRange::ALL).await.unwrap();
+        write(&*file, 0, b"free").await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_granted_lock_shows_what_others_wrote_before() {
     let served = Served::start();

@@ -505,6 +505,38 @@ async fn a_copy_has_the_owner_and_the_access_list_of_the_file_that_it_replaces()
     }
 }
 
+/// A store that does not say which extended attributes a file has.
+struct Unlisted(Arc<MemoryFs>);
+
+#[async_trait]
+impl FileSystemDecorator for Unlisted {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    async fn list_xattrs(&self, _: &Caller, _: FileId) -> Result<Vec<Vec<u8>>> {
+        Err(Error::AccessDenied)
+    }
+}
+
+#[tokio::test]
+async fn attributes_of_a_replaced_file_that_cannot_be_listed_are_reported() {
+    let cache = Cache::new(Config::default()).unwrap();
+    let from = cache.mount(MemoryFs::new());
+    let to = cache.mount(Arc::new(Unlisted(MemoryFs::new())));
+    write(&from, "file", b"data").await;
+    write(&from, "new", b"data").await;
+    // So that no two files have the same number.
+    write(&to, "other", b"").await;
+    write(&to, "file", b"old").await;
+    let said = copy(&from, &to, "new", Options::default()).await;
+    assert_eq!((said.failures, said.not_preserved), (Vec::new(), Vec::new()), "it replaces none");
+    let said = copy(&from, &to, "file", Options::default()).await;
+    assert!(said.failures.is_empty(), "{:?}", said.failures);
+    assert_eq!(said.not_preserved.len(), 1, "{:?}", said.not_preserved);
+    assert!(said.not_preserved[0].contains("extended attributes"), "{:?}", said.not_preserved);
+}
+
 /// As one has that is overwritten.
 #[tokio::test]
 async fn a_copy_has_the_users_attributes_of_the_file_that_it_replaces() {

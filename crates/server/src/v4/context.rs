@@ -383,8 +383,7 @@ impl Context {
         if stateid == StateRef::Anonymous || access.contains(Access::WRITE) {
             let now = self.now();
             self.state().anonymous_io(target.node, access, now).map_err(of_state)?;
-            // Clients may drop what they cannot write.
-            self.settle().await.map_err(|_| Error::Delay)?;
+            self.settle_for_io().await?;
         }
         let file = target.export.open_for_io(&target.caller, target.node.id, access).await;
         let file = match file.map_err(of_vfs) {
@@ -497,6 +496,14 @@ impl Context {
     /// tries again.
     pub(crate) async fn settle(&self) -> Result<(), Error> {
         self.services.records.write_due().await.map_err(of_unwritten)
+    }
+
+    /// The same for I/O, which waits however long: after an error, clients may drop what they were to write.
+    ///
+    /// # Errors
+    /// [`Error::Delay`].
+    pub(crate) async fn settle_for_io(&self) -> Result<(), Error> {
+        self.settle().await.map_err(|_| Error::Delay)
     }
 
     /// The error for I/O on a file that is not a regular file.

@@ -14,8 +14,9 @@
 //!    an outcome. Only if the server has lost the session is a compound sent as a new one.
 //! 2. If a server delays a compound half-way, after an operation that must not be repeated, only
 //!    the rest is resent ([`resume`](crate::v4::session::resume)).
-//! 3. A compound that changes a name, and whose reply the server has not kept although it had to, fails: it was
-//!    executed, with an unknown result. Any other is executed again.
+//! 3. A compound whose second execution would have another effect, or a misleading result, and whose reply the
+//!    server has not kept although it had to, fails: it was executed, with an unknown result. Any other is
+//!    executed again.
 //! 4. If a server never completes a call (recovery again and again), the caller finally gets an
 //!    error.
 
@@ -223,9 +224,9 @@ impl V4 {
     }
 
     /// The step after a compound that was executed, but whose reply is lost. It is executed again, unless
-    /// it changes a name: then the server had to keep its reply (RFC 8881 section 2.10.6.1.3).
+    /// it must run once: then the server had to keep its reply (RFC 8881 section 2.10.6.1.3).
     fn uncached(&self, operation: &'static str, ops: &[Op]) -> Result<Step> {
-        match ops.iter().any(changes_a_name) {
+        match ops.iter().any(must_run_once) {
             true => Err(broken(&self.server, operation, Violation::ReplyLost)),
             false => Ok(Step::Again),
         }
@@ -339,8 +340,8 @@ impl V4 {
 /// The part of a read's result in the head of its reply: operation and status.
 const READ_HEAD_BYTES: usize = 8;
 
-/// Whether the operation, if it is executed twice, has another effect or a misleading result.
-fn changes_a_name(op: &Op) -> bool {
+/// Whether the operation's second execution has another effect, or a misleading result.
+fn must_run_once(op: &Op) -> bool {
     match op {
         Op::Create(_) | Op::Remove(_) | Op::Rename(_) | Op::Link(_) | Op::Removexattr(_) => true,
         Op::Setxattr(args) => args.mode == setxattr::Mode::Create,

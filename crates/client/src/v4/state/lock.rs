@@ -18,7 +18,7 @@
 //!    version 1 on), and after pauses.
 //! 4. A lock owner that is done is released here and at the server, even if the file stays open.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::protocol::{OpenContext, OpenLockOwner};
 use crate::v4::client::V4;
 use crate::v4::requests::putfh;
@@ -46,38 +46,64 @@ impl V4 {
     ) -> Result<bool> {
         let state = open_state(open).ok_or(VfsError::NotSupported)?;
         let _turn = state.turn.lock().await;
-        let mut downgraded = Vec::new();
-        for attempt in 0..MAX_REOPENS {
+        if state.known.lock().locks.are_lost() {
+            return Err(VfsError::Io.into());
+        }
+        // A downgrade is recorded before the request, as a release is (1).
+        let downgrade = || state.known.lock().locks.downgrade(owner, lock.range);
+        let downgrade = (!lock.exclusive).then(downgrade);
+        let outcome = self.lock_in_turn(open, state, owner, lock, waits).await;
+        if let Some(downgrade) = downgrade {
+            let mut known = state.known.lock();
+            match &outcome {
+                Ok(Outcome::Granted) => {}
+                Ok(Outcome::Denied | Outcome::Refused(_)) => {
+                    known.locks.take_back(owner, downgrade)
+                }
+                // The caller restores what was held.
+                Err(Error::TimedOut { .. }) => {}
+                Err(_) => known.locks.lose_downgraded(downgrade),
+            }
+        }
+        match outcome? {
+            Outcome::Granted => Ok(true),
+            Outcome::Denied => Ok(false),
+            Outcome::Refused(error) => Err(error),
+        }
+    }
+
+    async fn lock_in_turn(
+        &self,
+        open: &OpenContext,
+        state: &OpenState,
+        owner: OpenLockOwner,
+        lock: Lock,
+        waits: bool,
+    ) -> Result<Outcome> {
+        for _ in 0..MAX_REOPENS {
             if state.known.lock().locks.are_lost() {
                 return Err(VfsError::Io.into());
-            }
-            if attempt == 0 && !lock.exclusive {
-                // As before a release.
-                downgraded = state.known.lock().locks.downgrade(owner, lock.range);
             }
             let before = state.stateid(self.has_sessions());
             let build = |known: &OpenRecord, client| {
                 self.lock_ops(state, known, client, owner, lock, false, waits)
             };
             let answer = self.change(state, &open.cred, "LOCK", &build).await?;
-            if let Some(OpRes::Lock(Ok(stateid))) = answer.results.last() {
-                let mut known = state.known.lock();
-                known.locks.granted(owner, *stateid);
-                // No other owner of this mount has it, or the server would not have granted it.
-                let _ = known.locks.held.lock(&owner, lock.range, lock.exclusive);
-                return Ok(true);
+            match answer.results.last() {
+                Some(OpRes::Lock(Ok(stateid))) => {
+                    let mut known = state.known.lock();
+                    known.locks.granted(owner, *stateid);
+                    // No other owner of this mount has it, or the server would not have granted it.
+                    let _ = known.locks.held.lock(&owner, lock.range, lock.exclusive);
+                    return Ok(Outcome::Granted);
+                }
+                Some(OpRes::Lock(Err(Detailed::Detail(_)))) => return Ok(Outcome::Denied),
+                _ => {}
             }
-            let Some(error) = answer.status.err().filter(|error| is_state_lost(*error)) else {
-                // After a restart the server has what was reclaimed.
-                if attempt == 0 {
-                    state.known.lock().locks.upgrade(owner, &downgraded);
-                }
-                let denied = answer.results.last();
-                if matches!(denied, Some(OpRes::Lock(Err(Detailed::Detail(_))))) {
-                    return Ok(false);
-                }
-                self.checked("LOCK", answer.status)?;
-                return Err(self.unexpected("LOCK"));
+            let error = match answer.status {
+                Err(error) if is_state_lost(error) => error,
+                Err(error) => return Ok(Outcome::Refused(self.failed("LOCK", error))),
+                Ok(()) => return Err(self.unexpected("LOCK")),
             };
             // It may have been reclaimed while the request was in flight.
             if state.stateid(self.has_sessions()) == before {
@@ -193,16 +219,16 @@ impl V4 {
         let _turn = state.turn.lock().await;
         // Before the request: if it is executed and the server restarts before its reply comes, another
         // client may have the lock, which a reclaim would take away.
-        state.known.lock().locks.releases(owner, range);
+        let held = state.known.lock().locks.forget_range(owner, range);
         for _ in 0..MAX_REOPENS {
-            let stateid = || state.known.lock().locks.states.get(&owner).map(|known| known.stateid);
-            let mut known = stateid();
-            if known.is_none() {
+            let begin = || state.known.lock().locks.begin_release(owner);
+            let mut before = begin();
+            if before.is_none() && held {
                 // A reclaim may be on its way that began when the owner still held the lock.
                 drop(self.recovering.lock().await);
-                known = stateid();
+                before = begin();
             }
-            let Some(before) = known else { return Ok(()) };
+            let Some(before) = before else { return Ok(()) };
             let build = |known: &OpenRecord, _: ClientId| {
                 let found = known.locks.states.get(&owner);
                 let found = found.copied().unwrap_or(LockState::new(before, 0));
@@ -226,8 +252,11 @@ impl V4 {
                 (_, Err(error)) if is_state_lost(error) => {
                     let now = known.locks.states.get(&owner).map(|state| state.stateid);
                     if now == Some(before) {
-                        // The server has no such locks: they count as released.
+                        // The server has no such locks: they count as released, and others as lost.
                         known.locks.states.remove(&owner);
+                        if known.locks.held.holds(&owner) {
+                            known.locks.lose_some();
+                        }
                     }
                 }
                 (_, status) => {
@@ -243,8 +272,7 @@ impl V4 {
     /// file before that, RFC 8881 section 18.2.)
     pub(in crate::v4) async fn give_up_locks(&self, open: &OpenContext) {
         let Some(state) = open_state(open) else { return };
-        // Also those of which a release has failed.
-        let owners: Vec<OpenLockOwner> = state.known.lock().locks.states.keys().copied().collect();
+        let owners = state.known.lock().locks.owners();
         for owner in owners {
             if let Err(error) = self.unlock_range(open, owner, LockRange::ALL).await {
                 tracing::debug!("{error}");
@@ -310,6 +338,14 @@ impl V4 {
         }
         Ok(())
     }
+}
+
+/// What the server answered to LOCK.
+enum Outcome {
+    Granted,
+    /// Another owner's lock is in the way.
+    Denied,
+    Refused(Error),
 }
 
 /// How often one request may find its state lost.

@@ -1,7 +1,7 @@
 //! The locks of an open file, as known to the client.
 
 use crate::protocol::OpenLockOwner;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use weir_nfs::v4::types::StateId;
 use weir_vfs::{Lock, LockRange, RangeLocks};
 
@@ -75,13 +75,20 @@ impl Locks {
         gone.then(|| self.states.remove(&owner)).flatten().map(|state| state.stateid)
     }
 
-    /// The owner is about to release a range at the server.
-    pub(in crate::v4) fn releases(&mut self, owner: OpenLockOwner, range: LockRange) {
+    /// Forgets an owner's locks in a range, before the server is asked to release them. Returns whether
+    /// there are any.
+    pub(in crate::v4) fn forget_range(&mut self, owner: OpenLockOwner, range: LockRange) -> bool {
+        let held = !self.held.within(&owner, range).is_empty();
         self.held.unlock(&owner, range);
         self.lost &= !self.held.is_empty();
-        if let Some(state) = self.states.get_mut(&owner) {
-            state.is_releasing = true;
-        }
+        held
+    }
+
+    /// A release is about to be sent. Returns the owner's stateid, if the server knows it.
+    pub(in crate::v4) fn begin_release(&mut self, owner: OpenLockOwner) -> Option<StateId> {
+        let state = self.states.get_mut(&owner)?;
+        state.is_releasing = true;
+        Some(state.stateid)
     }
 
     /// The server has released what the owner asked for last.
@@ -91,17 +98,39 @@ impl Locks {
         }
     }
 
-    /// Has the exclusive locks of an owner in a range shared, and returns them.
-    pub(in crate::v4) fn downgrade(&mut self, owner: OpenLockOwner, range: LockRange) -> Vec<Lock> {
+    /// Records the exclusive locks of an owner in a range as shared, before the server is asked for that.
+    pub(in crate::v4) fn downgrade(&mut self, owner: OpenLockOwner, range: LockRange) -> Downgrade {
         let mut parts = self.held.within(&owner, range);
         parts.retain(|part| part.exclusive);
         self.set(owner, &parts, false);
-        parts
+        Downgrade { parts, under: self.identity(owner) }
     }
 
-    /// The server has refused to downgrade these.
-    pub(in crate::v4) fn upgrade(&mut self, owner: OpenLockOwner, parts: &[Lock]) {
-        self.set(owner, parts, true);
+    /// The server has not executed a downgrade: the locks are exclusive again. After a restart in between
+    /// the server has them as they were reclaimed, shared; then they are lost.
+    pub(in crate::v4) fn take_back(&mut self, owner: OpenLockOwner, downgrade: Downgrade) {
+        if downgrade.under == self.identity(owner) {
+            self.set(owner, &downgrade.parts, true);
+        } else {
+            self.lose_downgraded(downgrade);
+        }
+    }
+
+    /// It is not known what the server did with a downgrade, so the locks are lost.
+    pub(in crate::v4) fn lose_downgraded(&mut self, downgrade: Downgrade) {
+        if !downgrade.parts.is_empty() {
+            self.lose_some();
+        }
+    }
+
+    /// The owners that the server may know, or that hold locks.
+    pub(in crate::v4) fn owners(&self) -> HashSet<OpenLockOwner> {
+        self.states.keys().chain(self.held.owners()).copied().collect()
+    }
+
+    /// What identifies the state of an owner at the server.
+    fn identity(&self, owner: OpenLockOwner) -> Option<[u8; 12]> {
+        self.states.get(&owner).map(|state| state.stateid.other)
     }
 
     fn set(&mut self, owner: OpenLockOwner, parts: &[Lock], exclusive: bool) {
@@ -110,6 +139,14 @@ impl Locks {
             let _ = self.held.lock(&owner, part.range, exclusive);
         }
     }
+}
+
+/// A downgrade that the server is asked for.
+pub(in crate::v4) struct Downgrade {
+    /// What is exclusive at the server until it has executed the downgrade.
+    parts: Vec<Lock>,
+    /// The state that it is asked under.
+    under: Option<[u8; 12]>,
 }
 
 #[cfg(test)]
@@ -131,9 +168,10 @@ mod tests {
         locks.lose_some();
         assert!(locks.are_lost());
         assert_eq!(locks.states.get(&owner(1)).map(|state| state.stateid), Some(stateid(7)));
-        locks.releases(owner(1), LockRange::ALL);
+        assert_eq!(locks.begin_release(owner(1)), Some(stateid(7)));
+        assert!(locks.forget_range(owner(1), LockRange::ALL));
         assert!(locks.are_lost());
-        locks.releases(owner(2), LockRange::ALL);
+        assert!(locks.forget_range(owner(2), LockRange::ALL));
         assert!(!locks.are_lost());
         assert_eq!(locks.forget(owner(1)), None, "the server may still have its locks");
         locks.released(owner(1));
@@ -150,11 +188,22 @@ mod tests {
         }
         let held = |locks: &Locks| locks.held.within(&owner, LockRange::ALL);
         let before = held(&locks);
-        let parts = locks.downgrade(owner, LockRange { start: 5, end: 40 });
-        assert_eq!(parts, [part(5, 10, true)]);
+        let stateid = |other| StateId { seqid: 1, other: [other; 12] };
+        locks.granted(owner, stateid(7));
+        let downgrade = locks.downgrade(owner, LockRange { start: 5, end: 40 });
+        assert_eq!(downgrade.parts, [part(5, 10, true)]);
         let now = [part(0, 5, true), part(5, 10, false), part(20, 30, false)];
         assert_eq!(held(&locks), now, "nothing is held that was not");
-        locks.upgrade(owner, &parts);
+        locks.granted(owner, StateId { seqid: 2, ..stateid(7) });
+        locks.take_back(owner, downgrade);
         assert_eq!(held(&locks), before);
+        assert!(!locks.are_lost());
+        // The server has restarted, and has what was reclaimed.
+        let downgrade = locks.downgrade(owner, LockRange { start: 5, end: 40 });
+        locks.forget_states();
+        locks.granted(owner, stateid(8));
+        locks.take_back(owner, downgrade);
+        assert_eq!(held(&locks), now);
+        assert!(locks.are_lost());
     }
 }

@@ -181,7 +181,7 @@ async fn set_size(
         cx.check_grace()?;
         let now = cx.now();
         cx.state().anonymous_io(target.node, Access::WRITE, now).map_err(of_state)?;
-        return cx.settle().await.map_err(|_| Error::Delay);
+        return cx.settle_for_io().await;
     }
     let io = cx.io_to_change(target, stateid).await?;
     io.file.truncate_async(size).await.map_err(of_vfs)?;
