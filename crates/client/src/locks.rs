@@ -119,7 +119,8 @@ pub(crate) async fn release(
     opened.protocol.unlock(&opened.open, opened.owners.get(owner), range).await
 }
 
-/// Undoes the grant of a lock that is not wanted: of its range, the owner keeps what it `held` there.
+/// Undoes the grant of a lock that is not wanted: of its range, the owner keeps what it `held` there. An
+/// exclusive lock that it does not get back is lost: the program takes it for held.
 async fn restore(opened: &Opened, owner: OpenLockOwner, lock: Lock, held: &[Lock]) {
     for range in lock.range.without(held) {
         if let Err(error) = opened.protocol.unlock(&opened.open, owner, range).await {
@@ -133,10 +134,17 @@ async fn restore(opened: &Opened, owner: OpenLockOwner, lock: Lock, held: &[Lock
             continue;
         }
         let part = Lock { range: LockRange { start, end }, ..*part };
+        if !part.exclusive {
+            // Whatever comes of the request, the owner has at least that.
+            opened.protocol.claim_shared(&opened.open, owner, part.range);
+        }
         match opened.protocol.lock(&opened.open, owner, part, false).await {
-            Ok(true) => {}
+            Ok(true) => continue,
             Ok(false) => tracing::warn!("a lock was not restored: another owner has one there"),
-            Err(error) => tracing::debug!("{error}"),
+            Err(error) => tracing::warn!("a lock was not restored: {error}"),
+        }
+        if part.exclusive {
+            opened.protocol.lose_locks(&opened.open);
         }
     }
 }

@@ -185,6 +185,50 @@ async fn a_lock_request_that_timed_out_leaves_no_lock() {
     futures_util::future::join_all(VERSIONS.map(times_out)).await;
 }
 
+/// The program takes its lock for exclusive, and another client has a shared one by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exclusive_lock_that_is_not_restored_after_a_downgrade_timed_out_is_lost() {
+    let served = &Served::start();
+    let is_lost = |version| async move {
+        let losing = Losing::to(served.addr).await;
+        let port = losing.addr.port();
+        let options = format!("vers={version}&mountport={port}&soft&timeo=100&retrans=1");
+        let url = format!("nfs://{}/?{options}", losing.addr).parse().unwrap();
+        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+        let direct = served.mount("vers=4.2").await;
+        let (set, name) = (SetAttr::default(), format!("downgraded {version}"));
+        let new = nfs.root().entry(name.as_bytes()).with(&set);
+        nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        let file = opened(&nfs, name.as_bytes()).await;
+        let other = opened(&direct, name.as_bytes()).await;
+
+        file.lock(ME, lock(0, 10, true), false).await.unwrap();
+        let (program, what) = lock_calls(version);
+        losing.lose(program, what);
+        let closed = losing.closed().await;
+        let outcome = patiently(file.lock(ME, lock(0, 10, false), false)).await;
+        assert_eq!(outcome, Err(weir_vfs::Error::TimedOut), "{version}");
+        other.lock(LockOwner(3), lock(0, 10, false), false).await.unwrap();
+        drop(closed);
+        let is_lost = async {
+            while write(&*file, 0, b"not excluded").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        patiently(is_lost).await;
+        assert_eq!(write(&*file, 0, b"x").await.map(drop), Err(weir_vfs::Error::Io), "{version}");
+        file.unlock(ME, LockRange::ALL).await.unwrap();
+        write(&*file, 0, b"free").await.unwrap();
+        drop(file);
+        nfs.unmount().await;
+    };
+    futures_util::future::join_all(VERSIONS.map(is_lost)).await;
+}
+
+async fn patiently<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(120), what).await.expect("it hangs")
+}
+
 /// A lock is released between the moment in which the client begins to reclaim, and its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_released_lock_is_not_reclaimed() {

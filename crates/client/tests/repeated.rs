@@ -10,7 +10,7 @@ use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_nfs::v3::Procedure;
 use weir_nfs::v4::{OpCode, PROGRAM};
 use weir_stores::testing::{new_file, read_all, write};
-use weir_vfs::{Caller, CreateMode, Error, FileSystem, RenameFlags, SetAttr};
+use weir_vfs::{Caller, CreateMode, Error, FileSystem, RenameFlags, SetAttr, XattrMode};
 
 const ME: &Caller = &Caller::Own;
 
@@ -281,9 +281,27 @@ async fn a_change_whose_reply_is_lost_and_was_not_kept_is_not_executed_again() {
             let found = nfs.lookup(ME, root.entry(name)).await.map(drop);
             assert_eq!(found.is_ok(), exists, "{version} {}: {found:?}", name.escape_ascii());
         }
+        if version == "4.2" {
+            attributes_are_changed_once(&nfs, &losing).await;
+        }
         nfs.rmdir(ME, root.entry(b"moved")).await.unwrap();
         nfs.unmount().await;
     }
+}
+
+async fn attributes_are_changed_once(nfs: &NfsFs, losing: &Losing) {
+    let id = nfs.lookup(ME, nfs.root().entry(b"moved")).await.unwrap().id;
+    let name = id.xattr(b"user.a");
+    for mode in [XattrMode::Create, XattrMode::Replace] {
+        losing.lose(PROGRAM, OpCode::Setxattr as u32);
+        let set = soon(nfs.set_xattr(ME, name, b"value", mode)).await;
+        assert_eq!(set, Err(Error::Io), "{mode:?}");
+        assert_eq!(nfs.get_xattr(ME, name).await.unwrap(), b"value");
+    }
+    losing.lose(PROGRAM, OpCode::Removexattr as u32);
+    assert_eq!(soon(nfs.remove_xattr(ME, name)).await, Err(Error::Io));
+    assert!(losing.has_lost() && losing.take_uncached() == 3);
+    assert_eq!(nfs.get_xattr(ME, name).await, Err(Error::NoAttribute));
 }
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {

@@ -376,3 +376,36 @@ fn setting_times_does_not_wait_for_later_writes() {
     assert!(matches!(poll(), Poll::Ready(Ok(_))));
     assert!(rig.cache.dirty_bytes() > 0);
 }
+
+#[test]
+fn i9_a_mapped_write_leaves_an_earlier_error_to_the_next_call() {
+    let rig = Rig::new(64);
+    let file = rig.create("f");
+    fail(&rig.store, Error::NoSpace, 100);
+    write_all(&file, b"x", 0);
+    assert_eq!(block_on(file.close_descriptor_async(false)), Err(Error::NoSpace));
+    fail(&rig.store, Error::NoSpace, 0);
+    // Many times the budget: it waits for writeback.
+    let data = pattern(4 << 20, 3);
+    assert_eq!(block_on(file.write_mapped_async(&data, 0, NONE)), Ok(data.len()));
+    assert_eq!(file.sync(true), Err(Error::NoSpace));
+    assert_eq!(file.sync(true), Ok(()));
+    assert!(read_full(&file, 0, 8 << 20, NONE) == data);
+}
+
+#[test]
+fn i9_a_write_that_ends_early_leaves_the_error_to_the_next_call() {
+    for round in 0..20 {
+        let rig = Rig::new(64);
+        let file = rig.create("f");
+        fail(&rig.store, Error::NoSpace, 100);
+        match file.write_at(&pattern(4 << 20, 3), 0, NONE) {
+            Ok(done) if done > 0 => {}
+            other => panic!("{other:?}"),
+        }
+        until("the loss of all", || rig.cache.dirty_bytes() == 0);
+        fail(&rig.store, Error::NoSpace, 0);
+        assert_eq!(file.write_at(b"x", 0, NONE), Err(Error::NoSpace), "round {round}");
+        assert_eq!(file.write_at(b"x", 0, NONE), Ok(1));
+    }
+}

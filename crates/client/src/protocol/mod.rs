@@ -160,6 +160,11 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
     }
     /// The parts of a lock owner's locks in a range.
     fn locks_held(&self, open: &OpenContext, owner: OpenLockOwner, range: LockRange) -> Vec<Lock>;
+    /// A lock owner claims its locks in a range only as shared ones from now on.
+    fn claim_shared(&self, _: &OpenContext, _: OpenLockOwner, _: LockRange) {}
+    /// An owner may not have what it takes for its lock: I/O and locks of the file fail until all owners
+    /// have released theirs.
+    fn lose_locks(&self, open: &OpenContext);
     /// A lock of another owner that conflicts with this one.
     async fn test_lock(
         &self,

@@ -507,6 +507,10 @@ impl Protocol for V3 {
         self.locks.held_in(&open.handle, owner, range)
     }
 
+    fn lose_locks(&self, open: &OpenContext) {
+        self.locks.lose(&open.handle);
+    }
+
     async fn test_lock(
         &self,
         open: &OpenContext,

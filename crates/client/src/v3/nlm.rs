@@ -97,6 +97,13 @@ impl Locks {
         files.retain(|_, file| !file.held.is_empty());
     }
 
+    /// Has I/O and locks of a file fail until its owners have released their locks.
+    pub(super) fn lose(&self, handle: &Handle) {
+        if let Some(file) = self.files.lock().get_mut(handle) {
+            file.lost = !file.held.is_empty();
+        }
+    }
+
     /// Whether the server can call back.
     pub(super) fn are_told(&self) -> bool {
         matches!(self.hearing.get(), Some(Some(_)))
@@ -342,9 +349,7 @@ impl V3 {
 
     fn lose(&self, handle: &Handle, status: &Result<Status>) {
         tracing::warn!("{}: a lock could not be reclaimed: {status:?}", self.server);
-        if let Some(file) = self.locks.files.lock().get_mut(handle) {
-            file.lost = true;
-        }
+        self.locks.lose(handle);
     }
 
     /// Restores at the server what owners hold in ranges that they changed during a reclaim.

@@ -402,6 +402,18 @@ impl Protocol for V4 {
         state.map_or(Vec::new(), |state| state.known.lock().locks.held.within(&owner, range))
     }
 
+    fn claim_shared(&self, open: &OpenContext, owner: OpenLockOwner, range: LockRange) {
+        if let Some(state) = open_state(open) {
+            state.known.lock().locks.downgrade(owner, range);
+        }
+    }
+
+    fn lose_locks(&self, open: &OpenContext) {
+        if let Some(state) = open_state(open) {
+            state.known.lock().locks.lose_some();
+        }
+    }
+
     async fn release_lock_owner(&self, open: &OpenContext, owner: OpenLockOwner) {
         self.forget_lock_owner(open, owner).await;
     }

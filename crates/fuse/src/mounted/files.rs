@@ -266,7 +266,10 @@ impl Mounted {
         if args.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             self.kill_set_ids(self.nodes.file(node)?).await?;
         }
-        let size = open.file.write_at_async(data, args.offset, flags).await? as u32;
+        let size = match from_kernels_cache {
+            true => open.file.write_mapped_async(data, args.offset, flags).await?,
+            false => open.file.write_at_async(data, args.offset, flags).await?,
+        } as u32;
         self.counters.moved().written(size as usize);
         self.note_pages(&open, args.offset, size.into());
         if !open.by_kernel && !from_kernels_cache && self.nodes.is_kept_by_kernel(node) {
@@ -286,7 +289,7 @@ impl Mounted {
             true => self.publish(&open.file).await,
             false => {
                 if self.may_have_locks(node, owner) {
-                    self.write_out(&open).await;
+                    self.write_out(open.file.id()).await;
                 }
                 Ok(())
             }
@@ -311,7 +314,7 @@ impl Mounted {
         if !owners.is_empty()
             && let Ok(open) = self.file(args.fh)
         {
-            self.write_out(&open).await;
+            self.write_out(open.file.id()).await;
         }
         for owner in owners {
             self.unlock(node, owner, LockRange::ALL).await;
@@ -391,10 +394,16 @@ impl Mounted {
         let (at, to_at) = (args.off_in, args.off_out);
         if can.contains(Capabilities::CLONE)
             && is_sharable(&to.file.getattr().await?, size, (at, len, to_at))
-            && to.file.clone_range_async(&from.file, at, len, to_at).await.is_ok()
         {
-            self.drop_attributes(args.nodeid_out);
-            return Ok(copied(len, long_count));
+            match to.file.clone_range_async(&from.file, at, len, to_at).await {
+                Ok(()) => {
+                    self.drop_attributes(args.nodeid_out);
+                    return Ok(copied(len, long_count));
+                }
+                Err(Error::NotSupported | Error::CrossDevice | Error::Invalid) => {}
+                // Also one of writeback, which is reported only once.
+                Err(error) => return Err(error.into()),
+            }
         }
         if !can.contains(Capabilities::COPY) {
             // The kernel copies by reading and writing then.

@@ -20,7 +20,9 @@ use crate::session::pending::Reply;
 use crate::wire::abi::{self, LkIn, LkOut};
 use crate::wire::reply::Errno;
 use std::sync::Arc;
-use weir_vfs::{Access, Caller, Error, Lock, LockOwner, LockRange, OpenFile as StoreFile, TO_END};
+use weir_vfs::{
+    Access, Caller, Error, FileId, Lock, LockOwner, LockRange, OpenFile as StoreFile, TO_END,
+};
 
 /// Tells owners of flock(2) from those of fcntl(2): both are hashes of the kernel's.
 const FLOCK: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -82,7 +84,7 @@ impl Mounted {
         let owner = owner_of(args);
         let open = self.file(args.fh)?;
         let Some(lock) = lock_of(args)? else {
-            self.write_out(&open).await;
+            self.write_out(open.file.id()).await;
             self.unlock(node, owner, range_of(args)?).await;
             return Ok(Answer::nothing());
         };
@@ -91,7 +93,7 @@ impl Mounted {
         let request = async {
             // The lock may replace an exclusive one by a shared one. And pages that are not written yet would
             // hide what others have written.
-            self.write_out(&open).await;
+            self.write_out(open.file.id()).await;
             let file = self.lock_file(node, &open).await?;
             self.nodes.lock_owners(node, |owners| owners.note(owner, args.fh));
             if is_flock {
@@ -198,15 +200,13 @@ impl Mounted {
         }
     }
 
-    /// Writes a file's data to the store, where others see it. The program's own open file gets the error of
-    /// what is lost when it asks for it (fsync(2), close(2)).
-    pub(super) async fn write_out(&self, open: &OpenFile) {
-        let (id, access) = (open.file.id(), open.file.access());
-        let written = async {
-            let file = self.fs.open(&Caller::Own, id, access).await?;
-            self.publish(&file).await
-        };
-        if let Err(error) = written.await {
+    /// Writes a file's data to the store, where others see it, as [`publish`](Self::publish) does. The open files
+    /// get the error of what is lost when they ask for it (fsync(2), close(2)), or else the file that is opened next.
+    pub(super) async fn write_out(&self, id: FileId) {
+        if self.fs.store().names_change_here() {
+            return self.fs.write_back(id).await;
+        }
+        if let Err(error) = self.fs.sync_node(id).await {
             tracing::debug!("cannot write out {id:?} before a change of its locks: {error}");
         }
     }

@@ -1,6 +1,7 @@
 //! A session whose kernel is this test: a socket in place of the device.
 
 mod locks;
+mod losses;
 mod room;
 
 use crate::mounted::{Keeper, Settings};

@@ -2,9 +2,9 @@
 //!
 //! 1. The state of one open file: read-ahead, advice, and the last writeback error reported to it.
 //!    Pages and size belong to the mapping, which all open files of the file share.
-//! 2. An error of writeback, or of the store's sync, is reported once to every file that was open
-//!    when it happened, and to files opened later until one open file got it (I9,
-//!    `writeback/errseq.rs`).
+//! 2. An error of writeback, or of the store's sync, is reported by one write or sync of every file that
+//!    was open when it happened, and by the closes of descriptors before that; and by files opened later
+//!    until one open file got it (I9, `writeback/errseq.rs`).
 
 pub(crate) mod pruner;
 pub(crate) mod read;
@@ -70,6 +70,12 @@ impl Open {
         let errors = &mut self.mapping.state.lock().errors;
         errors.tell(&self.seen_error)?;
         Ok(errors.count())
+    }
+
+    /// The same, but a later call reports the error again.
+    pub(crate) fn pending_error(&self) -> Result<()> {
+        let seen = self.seen_error.load(Ordering::Relaxed);
+        self.mapping.state.lock().errors.show(seen)
     }
 }
 
@@ -199,8 +205,7 @@ impl File {
             true => mapping.write_and_sync(0..u64::MAX, self.write_errors(), true).await,
             false => mapping.write_back(0..u64::MAX).await,
         };
-        let seen = self.open.seen_error.load(Ordering::Relaxed);
-        mapping.state.lock().errors.show(seen)?;
+        self.open.pending_error()?;
         written
     }
 

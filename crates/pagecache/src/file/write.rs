@@ -100,6 +100,17 @@ enum Commit {
     Excluded,
 }
 
+/// What a write does about an error that was not yet reported to its open file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unseen {
+    /// It fails with the error.
+    Report,
+    /// It ends, and leaves the error to the next call.
+    Stop,
+    /// It goes on, and leaves the error to the next call.
+    Leave,
+}
+
 impl File {
     /// Writes `buf` at `offset` (with `APPEND`: at the end of file), and returns the number of
     /// bytes written; waits if necessary. Writes less only with `NOWAIT` or after an error.
@@ -116,12 +127,40 @@ impl File {
     /// # Errors
     /// Those of [`write_at`](Self::write_at).
     pub async fn write_at_async(&self, buf: &[u8], offset: u64, flags: IoFlags) -> Result<usize> {
+        self.write(buf, offset, flags, Unseen::Report).await
+    }
+
+    /// [`write_at_async`](Self::write_at_async) of what a program has stored in a shared mapping of the
+    /// file: no program looks at the outcome, and the data would be lost.
+    ///
+    /// # Errors
+    /// Those of [`write_at_async`](Self::write_at_async), except for an earlier error of writeback:
+    /// the next call that can report it does.
+    pub async fn write_mapped_async(
+        &self,
+        buf: &[u8],
+        offset: u64,
+        flags: IoFlags,
+    ) -> Result<usize> {
+        self.write(buf, offset, flags, Unseen::Leave).await
+    }
+
+    async fn write(
+        &self,
+        buf: &[u8],
+        offset: u64,
+        flags: IoFlags,
+        unseen: Unseen,
+    ) -> Result<usize> {
         let open = &*self.open;
         if !open.access.contains(Access::WRITE) {
             return Err(Error::BadFile);
         }
         let policy = open.check_flags(flags)?;
-        let errors = open.unseen_error()?;
+        let errors = match unseen {
+            Unseen::Report | Unseen::Stop => open.unseen_error()?,
+            Unseen::Leave => self.write_errors(),
+        };
         let append = flags.contains(IoFlags::APPEND);
         let max_size = open.mapping.max_size();
         if !append && offset.checked_add(buf.len() as u64).is_none_or(|e| e > max_size) {
@@ -131,11 +170,17 @@ impl File {
         // A call of several steps takes smaller steps rather than evict pages of other users.
         let long = policy.is_uncached() && buf.len() > limits.step * PAGE_SIZE;
         let step = if long { limits.step.min(limits.piece) } else { limits.step };
-        let mut done = 0;
+        let (mut done, mut unseen) = (0, unseen);
         while done < buf.len() {
             let at = (!append).then_some(offset + done as u64);
-            match open.write_step(&buf[done..], at, flags, policy, step).await {
-                Ok(n) => done += n,
+            match open.write_step(&buf[done..], at, flags, policy, step, unseen).await {
+                Ok(n) => {
+                    done += n;
+                    if unseen == Unseen::Report {
+                        // What is written is what this call reports.
+                        unseen = Unseen::Stop;
+                    }
+                }
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             }
@@ -156,11 +201,12 @@ impl Open {
         flags: IoFlags,
         policy: CachePolicy,
         max_pages: usize,
+        unseen: Unseen,
     ) -> Result<usize> {
         let mapping = &self.mapping;
         let memory = &mapping.memory;
         let nowait = flags.contains(IoFlags::NOWAIT);
-        self.throttle(nowait, policy).await?;
+        self.throttle(nowait, policy, unseen).await?;
         let mut in_place = true;
         let mut bases: Vec<Base> = Vec::new();
         loop {
@@ -208,8 +254,9 @@ impl Open {
         }
     }
 
-    /// Waits while too many pages are dirty; returns writeback errors that occurred meanwhile.
-    async fn throttle(&self, nowait: bool, policy: CachePolicy) -> Result<()> {
+    /// Waits while too many pages are dirty. Returns a writeback error that occurred meanwhile, unless it
+    /// is to be left.
+    async fn throttle(&self, nowait: bool, policy: CachePolicy, unseen: Unseen) -> Result<()> {
         let mapping = &self.mapping;
         let memory = &mapping.memory;
         let mut waited = false;
@@ -249,7 +296,11 @@ impl Open {
                 }
                 return if full || behind { Err(Error::WouldBlock) } else { Ok(()) };
             }
-            self.unseen_error()?;
+            match unseen {
+                Unseen::Report => drop(self.unseen_error()?),
+                Unseen::Stop => self.pending_error()?,
+                Unseen::Leave => {}
+            }
             if !waited {
                 memory.stats.add(Count::ThrottleWaits, 1);
                 waited = true;

@@ -5,7 +5,9 @@
 //! 2. Until one open file got an error, it is also reported to files opened later, even if the
 //!    file's mapping is dropped in between ([`Untold`]), and finally to the caller that unmounts
 //!    the store.
-//! 3. Several errors that an open file has not got yet are reported as one, the last.
+//! 3. What an open file is only shown ([`WriteErrors::show`]: the close of one of its descriptors) it still
+//!    gets by its next write or sync.
+//! 4. Several errors that an open file has not got yet are reported as one, the last.
 
 use std::collections::HashMap;
 use weir_base::sync::atomic::{AtomicU64, Ordering};

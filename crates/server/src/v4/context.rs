@@ -498,7 +498,7 @@ impl Context {
         self.services.records.write_due().await.map_err(of_unwritten)
     }
 
-    /// The same for I/O, which waits however long: after an error, clients may drop what they were to write.
+    /// The same for I/O, which its client repeats however long: after an error, it may drop what it was to write.
     ///
     /// # Errors
     /// [`Error::Delay`].

@@ -14,9 +14,9 @@
 //!    an outcome. Only if the server has lost the session is a compound sent as a new one.
 //! 2. If a server delays a compound half-way, after an operation that must not be repeated, only
 //!    the rest is resent ([`resume`](crate::v4::session::resume)).
-//! 3. A compound whose second execution would have another effect, or a misleading result, and whose reply the
+//! 3. A compound that changes a name, or an extended attribute that must or must not exist, and whose reply the
 //!    server has not kept although it had to, fails: it was executed, with an unknown result. Any other is
-//!    executed again.
+//!    executed again, also one that sets a size or writes: a second truncation takes what others wrote since.
 //! 4. If a server never completes a call (recovery again and again), the caller finally gets an
 //!    error.
 
@@ -340,11 +340,12 @@ impl V4 {
 /// The part of a read's result in the head of its reply: operation and status.
 const READ_HEAD_BYTES: usize = 8;
 
-/// Whether the operation's second execution has another effect, or a misleading result.
+/// Whether the operation changes a name, or an extended attribute that must or must not exist: the result of
+/// its second execution would be misleading, or it would change what others have made since.
 fn must_run_once(op: &Op) -> bool {
     match op {
         Op::Create(_) | Op::Remove(_) | Op::Rename(_) | Op::Link(_) | Op::Removexattr(_) => true,
-        Op::Setxattr(args) => args.mode == setxattr::Mode::Create,
+        Op::Setxattr(args) => args.mode != setxattr::Mode::Either,
         Op::Open(args) => matches!(args.how, How::Create(CreateHow::Guarded(_))),
         _ => false,
     }

@@ -60,7 +60,7 @@ impl V4 {
                 Ok(Outcome::Denied | Outcome::Refused(_)) => {
                     known.locks.take_back(owner, downgrade)
                 }
-                // The caller restores what was held.
+                // The caller restores what was held, or has it lost.
                 Err(Error::TimedOut { .. }) => {}
                 Err(_) => known.locks.lose_downgraded(downgrade),
             }
