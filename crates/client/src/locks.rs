@@ -135,7 +135,7 @@ async fn restore(opened: &Opened, owner: OpenLockOwner, lock: Lock, held: &[Lock
         }
         let part = Lock { range: LockRange { start, end }, ..*part };
         if !part.exclusive {
-            // Whatever comes of the request, the owner has at least that.
+            // The owner has at least that, also if the request fails.
             opened.protocol.claim_shared(&opened.open, owner, part.range);
         }
         match opened.protocol.lock(&opened.open, owner, part, false).await {

@@ -36,7 +36,7 @@ impl Kernel {
     }
 }
 
-/// The kernel takes such pages for written, whatever it is answered.
+/// The kernel takes such pages for written, also after an error.
 #[test]
 fn an_earlier_loss_that_a_close_has_reported_loses_no_mapped_write() {
     let (mut kernel, store) = mounted();
