@@ -151,6 +151,13 @@ impl Cache {
         self.memory().fast_read.store(on, Ordering::Relaxed);
     }
 
+    /// For tests: multiplies how long an uncached operation waits for others of its kind before it
+    /// takes pages of cached operations.
+    #[doc(hidden)]
+    pub fn scale_patience(&self, factor: u32) {
+        self.memory().patience_scale.store(factor, Ordering::Relaxed);
+    }
+
     /// Writes back every dirty page of every file, and waits until the stores have them.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Shared by unit tests: a cache over a store whose calls fail, or are held back, by rules.
 
-use crate::{Cache, CachedFs, Config, File};
+use crate::{Background, Cache, CachedFs, Config, File};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::task::{Context, Poll, Waker};
@@ -21,6 +21,12 @@ impl Rig {
 
     pub(crate) fn over(store: Arc<dyn FileSystem>) -> Self {
         Self::configured(store, Config::default())
+    }
+
+    /// Without the threads of a cache: nothing happens unless a test does it.
+    pub(crate) fn without_threads() -> Self {
+        let config = Config { background: Background::Rounds, ..Config::default() };
+        Self::configured(MemoryFs::new(), config)
     }
 
     pub(crate) fn configured(store: Arc<dyn FileSystem>, config: Config) -> Self {

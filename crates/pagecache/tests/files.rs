@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
-use weir_pagecache::{Cache, Config, Segment};
+use weir_pagecache::{Background, Cache, Config, Segment};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{
@@ -436,7 +436,9 @@ fn sequential_reads_cause_read_ahead_and_random_ones_do_not() {
 
 #[test]
 fn a_range_is_synced_and_the_rest_stays_dirty() {
-    let rig = Rig::new(64);
+    // No flusher.
+    let background = Background::Rounds;
+    let rig = Rig::configured(Config { budget_bytes: 64 * PAGE, background, ..Config::default() });
     let file = rig.create("f");
     write_all(&file, &pattern(4 * 4096, 1), 0);
     write_all(&file, &pattern(4 * 4096, 2), 20 * PAGE);

@@ -6,7 +6,7 @@ use common::{Rig, Shaky, block_on, pattern, read_full, until, write_all};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_pagecache::{Cache, Config, File};
 use weir_vfs::{Access, Caller, CreateMode, Error, FileSystem, IoFlags, SetAttr};
 
@@ -33,11 +33,14 @@ fn i9_data_with_a_permanent_error_is_dropped_and_reported_once_per_open_file() {
         let (two, three) = (rig.open(one.id()), rig.open(one.id()));
         let change = block_on(one.getattr()).unwrap().change;
         fail(&rig.store, error, 100);
+        // Until all is written: the flusher writes what is old.
+        rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
         write_all(&one, b"newer", 0);
         write_all(&one, &pattern(3 * 4096, 2), 4096);
         write_all(&one, b"far away", 50 * PAGE);
         assert_eq!(one.size(), 50 * PAGE + 8);
         assert_eq!((one.write_errors(), rig.fs.write_errors()), (0, 0));
+        rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
         assert_eq!(one.sync(true), Err(error));
         until("the loss of all", || rig.cache.dirty_bytes() == 0);
         assert!(one.write_errors() > 0 && rig.fs.write_errors() == one.write_errors());
@@ -100,19 +103,32 @@ fn i9_data_is_dropped_after_the_retry_time() {
 
 #[test]
 fn i9_each_page_has_its_own_retry_time() {
-    // The flusher retries after 100, 200, 400 and 800 ms: the first page is lost with the last of these.
-    let rig = patient(Duration::from_millis(1300));
-    let file = rig.create("f");
-    fail(&rig.store, Error::Io, 100);
-    file.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
-    until("three failures", || rig.cache.stats().writeback_errors >= 3);
-    // Shares a write with the other page; the write fails.
-    write_all(&file, &[2; 4096], PAGE);
-    until("the loss of the first", || file.write_errors() > 0);
-    fail(&rig.store, Error::Io, 0);
-    until("writeback of the second", || rig.cache.dirty_bytes() == 0);
-    assert_eq!(rig.cache.stats().writeback_lost_pages, 1);
-    assert_eq!(read_full(&file, PAGE, 4096, NONE), [2; 4096]);
+    // The flusher retries after 100, 200, 400, 800 and 1,000 ms: the first page is lost with the last of these.
+    const PATIENCE: Duration = Duration::from_millis(2300);
+    // Void if the second page came too late, or may have been tried for too long, too.
+    let try_once = || {
+        let rig = patient(PATIENCE);
+        let file = rig.create("f");
+        fail(&rig.store, Error::Io, 100);
+        file.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
+        until("four failures", || rig.cache.stats().writeback_errors >= 4);
+        let begun = Instant::now();
+        // Shares a write with the other page; the write fails.
+        let written = file.write_at(&[2; 4096], PAGE, NONE);
+        if written != Ok(4096) || file.write_errors() > 0 {
+            return false;
+        }
+        until("the loss of the first", || file.write_errors() > 0);
+        fail(&rig.store, Error::Io, 0);
+        if begun.elapsed() > PATIENCE {
+            return false;
+        }
+        until("writeback of the second", || rig.cache.dirty_bytes() == 0);
+        assert_eq!(rig.cache.stats().writeback_lost_pages, 1);
+        assert_eq!(read_full(&file, PAGE, 4096, NONE), [2; 4096]);
+        true
+    };
+    assert!((0..20).any(|_| try_once()), "the machine is too slow");
 }
 
 #[test]
@@ -145,7 +161,9 @@ fn i9_failed_writeback_is_retried_in_the_background() {
 #[test]
 fn i9_a_store_that_fails_for_good_does_not_keep_the_cache_alive() {
     for fails in [0, 100] {
-        let rig = patient(Duration::from_millis(1500));
+        // A store that recovers may be late.
+        let patience = if fails == 0 { 60_000 } else { 1500 };
+        let rig = patient(Duration::from_millis(patience));
         let file = rig.create("f");
         fail(&rig.store, Error::Io, 100);
         write_all(&file, b"precious", 0);
@@ -291,6 +309,10 @@ fn a_store_that_hangs_does_not_stop_writers_of_others() {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _freed = Freed(&rig.store);
+        // One after the other: calls that begin at once may all pass the limit.
+        for file in &hung {
+            write_all(file, &[1; 60 * 4096], 0);
+        }
         for file in &hung {
             scope.spawn(|| {
                 write_much(file);

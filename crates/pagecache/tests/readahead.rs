@@ -5,10 +5,9 @@
 
 mod common;
 
-use common::{Random, Rig, pattern, read_full, write_all};
+use common::{Random, Rig, pattern, read_full, until, write_all};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 use weir_pagecache::{Config, File};
 use weir_vfs::{Advice, Capabilities, IoFlags};
 
@@ -38,14 +37,6 @@ fn read(file: &File, bytes: &[u8], page: u64, pages: u64, flags: IoFlags) {
 
 fn pages(reads: &[Range<u64>]) -> u64 {
     reads.iter().map(|r| r.end - r.start).sum()
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what} does not come about");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]
@@ -188,12 +179,12 @@ fn willneed_takes_half_of_the_budget_at_most() {
 fn dontneed_drops_clean_whole_pages_and_starts_to_write_dirty_ones() {
     let (rig, file, bytes) = rig(64);
     read(&file, &bytes, 0, 64, CACHED);
-    write_all(&file, &[7; 4096], 20 * PAGE);
     rig.store.switches.hold_writes.store(true, Ordering::SeqCst);
+    write_all(&file, &[7; 4096], 20 * PAGE);
     file.advise(10 * PAGE + 1, 30 * PAGE, Advice::DontNeed).unwrap();
     let left = [0..11 * PAGE, 20 * PAGE..21 * PAGE, 40 * PAGE..64 * PAGE];
     assert_eq!(file.resident(), left, "page 10 and page 40 are not whole in the range");
-    until("writeback", || rig.store.switches.writes.load(Ordering::SeqCst) > 1);
+    until("writeback", || rig.store.switches.writes.load(Ordering::SeqCst) > 0);
     rig.store.switches.hold_writes.store(false, Ordering::SeqCst);
     file.sync(true).unwrap();
     file.advise(0, 0, Advice::DontNeed).unwrap();

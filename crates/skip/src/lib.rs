@@ -96,6 +96,8 @@ mod tests {
     #[test]
     fn lines_are_appended() {
         let path = std::env::temp_dir().join(format!("weir-skip-{}", std::process::id()));
+        // A process of the same number may have left it.
+        let _ = std::fs::remove_file(&path);
         for reason in ["one", "two"] {
             append(&path, &line("t", reason));
         }

@@ -262,7 +262,12 @@ async fn a_file_system_keeps_its_number_on_another_device() {
         let mut in_its_place = Vec::new();
         while device(&mounted) == before {
             assert!(in_its_place.len() < 8, "{mkfs:?}: it is the same device each time");
-            assert!(Command::new("umount").arg(mounted.path()).status().unwrap().success());
+            let limit = Instant::now() + Duration::from_secs(60);
+            // A child of another test may hold a descriptor of the store that was dropped, until it execs.
+            while !Command::new("umount").arg(mounted.path()).status().unwrap().success() {
+                assert!(Instant::now() < limit, "{mkfs:?}: it stays busy");
+                std::thread::sleep(Duration::from_millis(5));
+            }
             in_its_place.extend(Mounted::new(&["mkfs.ext4", "-q", "-F"]));
             let image = mounted.0.path().join("image");
             let mount = ["-o".into(), "loop".into(), image, mounted.path()];

@@ -199,10 +199,10 @@ impl Open {
         let memory = &mapping.memory;
         if let Stop::InFlight(number) = snapshot.stop {
             let Some(fill) = mapping.fill_in_flight(number) else { return Ok(()) };
-            mapping.count(Count::FillJoins, 1);
             if !policy.is_uncached() {
                 fill.claim(page);
             }
+            mapping.count(Count::FillJoins, 1);
             // If the fill fails, the next iteration finds the page empty and starts a fill itself.
             let _ = mapping.join(&fill).await;
             return Ok(());

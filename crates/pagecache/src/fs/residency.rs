@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn residency_counts_pages_in_memory_and_dirty_ones() {
-        let rig = Rig::new();
+        let rig = Rig::without_threads();
         let file = rig.create("f");
         assert_eq!(rig.fs.residency(file.id()).map(|found| found.resident_bytes), Some(0));
         file.write_at(&[1; 3 * PAGE_SIZE], 0, IoFlags::empty()).unwrap();

@@ -165,6 +165,12 @@ impl AttributeOverlay {
         self.mtime.filter(|_| self.mtime_pending && self.under_way == 0)
     }
 
+    /// Whether there is a modification time that is not in the store yet, though a change of ours
+    /// that is in progress may be setting it.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.mtime.is_some() && self.mtime_pending
+    }
+
     /// All data is written back to a store that sets the times of writes itself: from now on the
     /// store's times are shown.
     pub(crate) fn left_to_store(&mut self) {

@@ -121,6 +121,7 @@ impl Mapping {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use crate::testing::Rig;
+    use weir_stores::fault::{Call, What};
     use weir_stores::memory::MemoryFs;
     use weir_vfs::{Advice, IoFlags};
 
@@ -137,6 +138,8 @@ mod tests {
         file.sync(true).unwrap();
         file.advise(0, 0, Advice::DontNeed).unwrap();
         let their_file = theirs.open(file.id());
+        // Ours stays dirty: the flusher writes what is old.
+        ours.always(Call::Write, What::Hold);
         file.write_at(&[2; PAGE], 15 * PAGE as u64, NONE).unwrap();
         their_file.truncate(0).unwrap();
         their_file.write_at(&[5; 5 * PAGE], 0, NONE).unwrap();
@@ -150,5 +153,7 @@ mod tests {
         assert!(read(3) == [5; PAGE], "their data");
         assert!(read(15) == [2; PAGE]);
         assert_eq!(file.size(), 16 * PAGE as u64);
+        ours.store.clear();
+        ours.store.release();
     }
 }

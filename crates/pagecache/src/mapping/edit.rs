@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_change_of_many_pages_leaves_none_in_the_queues() {
         const PAGES: usize = 3 * super::QUEUE_BATCH + 5;
-        let rig = Rig::new();
+        let rig = Rig::without_threads();
         let file = rig.create("f");
         file.write_at(&vec![1; PAGES * 4096], 0, IoFlags::empty()).unwrap();
         let memory = &file.open.mapping.memory;

@@ -150,7 +150,9 @@ mod tests {
             );
         let stored = || {
             let state = file.open.mapping.state.lock();
-            state.is_clean() && state.stored_size > page * 4096
+            // The times, too.
+            let settles = state.invalidating || state.overlay.is_unsettled();
+            state.is_clean() && !settles && state.stored_size > page * 4096
         };
         loop {
             let was_stored = stored();

@@ -427,7 +427,13 @@ impl Mapping {
             let gone = mapping.unlinked.load(Ordering::Relaxed);
             state.overlay.pending().filter(|_| state.is_clean() && !gone)
         };
-        if wanted(self).is_none() {
+        // Also while another call sets the time: this one ends after it.
+        let is_unsettled = {
+            let state = self.state.lock();
+            let gone = self.unlinked.load(Ordering::Relaxed);
+            state.overlay.is_unsettled() && state.is_clean() && !gone
+        };
+        if !is_unsettled {
             return;
         }
         if self.store.capabilities().contains(Capabilities::WRITE_TIMES) {
@@ -546,7 +552,7 @@ mod tests {
             },
         ];
         for call in calls {
-            let rig = Rig::new();
+            let rig = Rig::without_threads();
             let file = rig.create("f");
             let first = When::Touching(0..4096);
             let fail = What::Fail(Error::Quota);
@@ -570,7 +576,7 @@ mod tests {
 
     #[test]
     fn a_sync_waits_for_a_write_that_another_thread_begins() {
-        let rig = Rig::new();
+        let rig = Rig::without_threads();
         let file = rig.create("f");
         rig.always(Call::Write, What::Hold);
         // One run more than may be in flight.
@@ -589,5 +595,25 @@ mod tests {
             rig.store.release_one();
         }
         assert_eq!(poll_once(sync.as_mut()), std::task::Poll::Ready(Ok(())));
+    }
+
+    #[test]
+    fn a_sync_waits_for_times_that_another_thread_sets() {
+        let rig = Rig::without_threads();
+        let file = rig.create("f");
+        let mapping = &file.open.mapping;
+        file.write_at(b"x", 0, IoFlags::empty()).unwrap();
+        pollster::block_on(mapping.write_back(0..u64::MAX)).unwrap();
+        rig.always(Call::Setattr, What::Hold);
+        // As the thread of the tasks does.
+        let mut other = pin!(mapping.settle());
+        assert!(poll_once(other.as_mut()).is_pending());
+        assert_eq!(rig.store.held(), 1);
+        let mut sync = pin!(mapping.write_and_sync(0..u64::MAX, 0, false));
+        assert!(poll_once(sync.as_mut()).is_pending(), "the store does not have the time yet");
+        rig.store.release();
+        assert!(poll_once(other.as_mut()).is_ready());
+        assert_eq!(poll_once(sync.as_mut()), std::task::Poll::Ready(Ok(())));
+        assert_eq!(rig.store.injected(), 1, "set once");
     }
 }

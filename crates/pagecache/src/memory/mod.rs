@@ -62,6 +62,8 @@ pub(crate) struct Memory {
     pub(crate) waiters: Waiters,
     pub(crate) metadata: Metadata,
     pub(crate) background: Background,
+    /// Factor of the limits of uncached operations' waits (`patience.rs`).
+    pub(crate) patience_scale: AtomicU32,
     flushers: Arc<dyn Flushers>,
 }
 
@@ -102,6 +104,7 @@ impl Memory {
             waiters: Waiters::default(),
             metadata: Metadata::default(),
             background: Background::default(),
+            patience_scale: AtomicU32::new(1),
             flushers,
         })
     }

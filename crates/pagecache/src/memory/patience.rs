@@ -5,6 +5,7 @@
 
 use crate::memory::Memory;
 use std::time::{Duration, Instant};
+use weir_base::sync::atomic::Ordering;
 
 /// Limit of a wait without returned frames.
 const STUCK: Duration = Duration::from_millis(250);
@@ -47,6 +48,7 @@ impl Patience {
         } else {
             self.stuck += passed;
         }
-        self.stuck >= STUCK || self.waited >= AT_MOST
+        let scale = memory.patience_scale.load(Ordering::Relaxed);
+        self.stuck >= STUCK * scale || self.waited >= AT_MOST * scale
     }
 }

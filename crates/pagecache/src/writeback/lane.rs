@@ -142,6 +142,7 @@ mod tests {
     use std::sync::Arc;
     use std::thread::yield_now;
     use weir_base::sync::atomic::Ordering;
+    use weir_stores::fault::{Call, Fault, Rule, What, When};
     use weir_stores::memory::MemoryFs;
     use weir_vfs::{Access, Caller, CreateMode, FileSystem, FileSystemDecorator, IoFlags, SetAttr};
 
@@ -163,14 +164,19 @@ mod tests {
     #[test]
     fn a_store_has_a_flusher_while_there_is_something_to_do() {
         let cache = Cache::new(Config::default()).unwrap();
-        let (fs, unused) = (cache.mount(MemoryFs::new()), cache.mount(MemoryFs::new()));
+        let store = Fault::over(MemoryFs::new(), 1);
+        let (fs, unused) = (cache.mount(store.clone()), cache.mount(MemoryFs::new()));
         let mut open = Vec::new();
         for name in [b"f", b"g"] {
+            let (call, when) = (Call::Write, When::Always);
+            store.add(Rule { call, when, what: What::Hold });
             assert!(!running(&fs) && !running(&unused));
             let file = make(&fs, name, Access::WRITE);
             file.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
             assert!(running(&fs) && !running(&unused));
+            store.clear();
             while cache.dirty_bytes() > 0 || running(&fs) {
+                store.release();
                 yield_now();
             }
             open.push(file);

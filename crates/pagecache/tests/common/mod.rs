@@ -399,16 +399,24 @@ impl Rig {
         block_on(self.fs.open(&Caller::Own, id, Access::READ | Access::WRITE)).unwrap()
     }
 
-    /// A file whose bytes are in the store and not in the cache.
+    /// A file whose bytes are in the store and not in the cache. They do not pass through the cache,
+    /// whose flusher and tasks would look at the file a while later; a prune meanwhile leaves pages to
+    /// reclaim.
     pub fn cold(&self, name: &str, bytes: &[u8]) -> File {
-        let file = self.create(name);
-        let looks = self.cache.stats().flush_looks;
-        write_all(&file, bytes, 0);
-        file.sync(true).unwrap();
-        // Wait for the flusher's last look; a prune during it would leave pages to reclaim.
-        until("the flusher", || bytes.is_empty() || self.cache.stats().flush_looks > looks);
-        file.advise(0, 0, weir_vfs::Advice::DontNeed).unwrap();
-        assert!(file.resident().is_empty());
+        let store = &self.store.inner;
+        let id = block_on(async {
+            let set = SetAttr::default();
+            let new = store.root().entry(name.as_bytes()).with(&set);
+            store.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap().attr.id
+        });
+        let stored = block_on(store.open(&Caller::Own, id, Access::WRITE)).unwrap();
+        let (done, written) = channel();
+        stored.submit_write(WriteOp::new(0, Box::new(bytes.to_vec()), move |_, result| {
+            done.send(result).unwrap();
+        }));
+        written.recv().unwrap().unwrap();
+        let file = self.open(id);
+        assert!(file.resident().is_empty() && file.size() == bytes.len() as u64);
         file
     }
 
@@ -438,11 +446,14 @@ pub fn read_full(file: &File, offset: u64, len: usize, flags: weir_vfs::IoFlags)
     buf
 }
 
+/// Most time that a test waits for another thread, which a busy machine may not run for a while.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Waits for a condition that another thread makes true.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what} does not come about");
+        assert!(start.elapsed() < PATIENCE, "{what} does not come about");
         thread::sleep(Duration::from_millis(1));
     }
 }

@@ -33,6 +33,9 @@ pub(super) struct Stamps {
     pub(super) clock_is_ours: bool,
 }
 
+/// More than the largest step of stamps, in nanoseconds: file systems stamp in steps of up to two seconds.
+const CLOCK_STEP: u64 = 3_000_000_000;
+
 /// Probes with a nameless file: the versions of kernel and file system do not tell whether stamps
 /// are fine. If no such file can be created, assumes the worst.
 pub(super) fn stamps(root: BorrowedFd<'_>) -> Stamps {
@@ -45,7 +48,7 @@ pub(super) fn stamps(root: BorrowedFd<'_>) -> Stamps {
         };
         let before = nanos_now();
         let mut last = stamp_of_write()?;
-        let clock_is_ours = last.abs_diff(before) < 3_000_000_000;
+        let clock_is_ours = is_between(before, last, nanos_now());
         // One pair may lie on both sides of a clock tick; all eight cannot.
         for _ in 0..8 {
             let next = stamp_of_write()?;
@@ -57,6 +60,11 @@ pub(super) fn stamps(root: BorrowedFd<'_>) -> Stamps {
         Some(Stamps { fine: true, clock_is_ours })
     };
     tried().unwrap_or(Stamps { fine: false, clock_is_ours: false })
+}
+
+/// Whether a stamp is of a change between two times, in nanoseconds since 1970, give or take [`CLOCK_STEP`].
+fn is_between(begun: u64, stamp: u64, ended: u64) -> bool {
+    (begun.saturating_sub(CLOCK_STEP)..=ended.saturating_add(CLOCK_STEP)).contains(&stamp)
 }
 
 fn unnamed(root: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
@@ -226,6 +234,19 @@ mod tests {
         }
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         assert!(is_local(std::fs::File::open(dir.path()).unwrap().as_fd()));
+    }
+
+    #[test]
+    fn a_stamp_is_by_our_clock_however_long_the_change_takes() {
+        let second = 1_000_000_000;
+        let begun = 1_700_000_000 * second;
+        for (stamp, took, ours) in [(0, 0, true), (20, 20, true), (12, 20, true), (20, 1, false)] {
+            let ended = begun + took * second;
+            assert_eq!(is_between(begun, begun + stamp * second, ended), ours, "{stamp}, {took}");
+        }
+        // A coarse stamp lies before the change.
+        assert!(is_between(begun, begun - 2 * second, begun));
+        assert!(!is_between(begun, begun - 20 * second, begun + 20 * second));
     }
 
     #[test]

@@ -89,7 +89,7 @@ async fn locks_go_with_their_open_file(fs: &Arc<dyn FileSystem>, dir: FileId) {
     drop(a);
     // A remote store releases it in the background.
     let whole = exclusive(0, 20);
-    tokio::time::timeout(Duration::from_secs(20), b.lock(TWO, exclusive(0, 10), true))
+    tokio::time::timeout(Duration::from_secs(120), b.lock(TWO, exclusive(0, 10), true))
         .await
         .expect("the lock went with its file")
         .unwrap();
@@ -106,7 +106,7 @@ async fn a_waiter_gets_the_lock_when_it_is_freed(fs: &Arc<dyn FileSystem>, dir: 
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!waiting.is_finished());
     a.unlock(ONE, LockRange::ALL).await.unwrap();
-    let b = tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap();
+    let b = tokio::time::timeout(Duration::from_secs(120), waiting).await.unwrap().unwrap();
     assert_eq!(a.test_lock(ONE, shared(0, TO_END)).await, Ok(Some(exclusive(5, 15))));
 
     // A waiter that stops waiting gets no lock.
