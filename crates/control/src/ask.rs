@@ -67,6 +67,16 @@ pub fn ask_within(patience: Duration, process: &Asked, request: &Request) -> io:
     Ok(Replies { from: Some(BufReader::new(stream)) })
 }
 
+/// Whether the error of a request says that the process has ended, rather than that it does not answer.
+pub fn has_ended(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
+    // Which one it is depends on the moment of the end.
+    matches!(
+        error.kind(),
+        NotFound | ConnectionRefused | ConnectionReset | BrokenPipe | UnexpectedEof
+    )
+}
+
 /// The replies to a request, without [`Reply::End`].
 #[derive(Debug)]
 pub struct Replies {

@@ -28,7 +28,7 @@ mod process;
 mod protocol;
 mod tree;
 
-pub use ask::{Asked, Replies, ask, ask_within, processes};
+pub use ask::{Asked, Replies, ask, ask_within, has_ended, processes};
 pub use directory::{DirectoryError, socket_dir};
 pub use listen::Listener;
 pub use process::Process;

@@ -4,8 +4,9 @@ use pollster::block_on;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use weir_control::{
     Action, Asked, FileStatus, Listener, Process, Reply, Request, Status, ask, processes,
@@ -100,7 +101,22 @@ fn a_process_tells_its_status() {
 
 #[test]
 fn files_are_shown_evicted_and_warmed() {
-    let rig = Rig::new();
+    // What was written a few seconds ago is not dirty any more.
+    let rig = loop {
+        let (rig, begun) = (Rig::new(), Instant::now());
+        if shown_and_evicted(&rig, || begun.elapsed() < Duration::from_secs(1)) {
+            break rig;
+        }
+    };
+    let d = "d/f";
+    let warm = rig.tree(Action::Warm, "/served/d/f");
+    assert_eq!(warm, [warmed(d, 3 * PAGE, 3 * PAGE, 0, 3 * PAGE)]);
+    let Reply::File(most) = &rig.ask(&Request::Files { most: 1 })[0] else { panic!() };
+    assert_eq!(most.resident_bytes, 3 * PAGE);
+}
+
+/// Returns whether all of it was quick enough to be judged.
+fn shown_and_evicted(rig: &Rig, is_quick: impl Fn() -> bool) -> bool {
     let set = SetAttr::default();
     let new = rig.fs.root().entry(b"d").with(&set);
     let dir = block_on(rig.fs.mkdir(&Caller::Own, new)).unwrap().id;
@@ -108,14 +124,15 @@ fn files_are_shown_evicted_and_warmed() {
     rig.write(dir, "f", 3 * PAGE);
     let [d, e] = ["d/f", "e"];
     let shown = rig.tree(Action::Show, SERVED);
-    assert_eq!(shown, [file(d, 3 * PAGE, 3 * PAGE, 3 * PAGE), file(e, 100, PAGE, PAGE)]);
-    assert_eq!(rig.tree(Action::Evict, "/served/d"), [file(d, 3 * PAGE, 0, 0)]);
+    let evicted = rig.tree(Action::Evict, "/served/d");
     let after = rig.tree(Action::Show, SERVED);
+    if !is_quick() {
+        return false;
+    }
+    assert_eq!(shown, [file(d, 3 * PAGE, 3 * PAGE, 3 * PAGE), file(e, 100, PAGE, PAGE)]);
+    assert_eq!(evicted, [file(d, 3 * PAGE, 0, 0)]);
     assert_eq!(after, [file(d, 3 * PAGE, 0, 0), file(e, 100, PAGE, PAGE)]);
-    let warm = rig.tree(Action::Warm, "/served/d/f");
-    assert_eq!(warm, [warmed(d, 3 * PAGE, 3 * PAGE, 0, 3 * PAGE)]);
-    let Reply::File(most) = &rig.ask(&Request::Files { most: 1 })[0] else { panic!() };
-    assert_eq!(most.resident_bytes, 3 * PAGE);
+    true
 }
 
 #[test]
@@ -150,19 +167,22 @@ fn requests_that_make_no_sense_are_answered() {
 #[test]
 fn a_socket_that_is_being_made_is_not_taken_for_a_dead_one() {
     let parent = tempfile::tempdir().unwrap();
-    let dir = parent.path().join("weir");
     let runtime = Runtime::new().unwrap();
     let _within = runtime.enter();
-    drop(Listener::bind(&dir).unwrap());
-    let (asked, made) = (dir.clone(), Arc::new(AtomicBool::new(false)));
-    let done = Arc::clone(&made);
+    // A directory for each round: the sockets of one process have one path, and the one of the round before is dead.
+    let dir = |round: u32| parent.path().join(format!("weir-{round}"));
+    let asked = Arc::new(Mutex::new(dir(0)));
+    let made = Arc::new(AtomicBool::new(false));
+    let (now, done) = (Arc::clone(&asked), Arc::clone(&made));
     let asks = std::thread::spawn(move || {
         while !done.load(Ordering::Relaxed) {
-            processes(&asked).unwrap();
+            let dir = now.lock().unwrap().clone();
+            processes(&dir).unwrap();
         }
     });
     for round in 0..3000 {
-        let listener = Listener::bind(&dir).unwrap();
+        asked.lock().unwrap().clone_from(&dir(round));
+        let listener = Listener::bind(&dir(round)).unwrap();
         assert!(listener.path().exists(), "round {round}: it was removed");
     }
     made.store(true, Ordering::Relaxed);
@@ -179,7 +199,7 @@ fn the_socket_of_a_killed_process_is_removed() {
     rig.process();
     assert!(!dead.exists());
     let socket = rig.process().socket;
-    rig.runtime.shutdown_timeout(std::time::Duration::from_secs(10));
+    rig.runtime.shutdown_timeout(Duration::from_secs(120));
     assert!(!socket.exists(), "a process that ends removes its socket");
     assert!(processes(&dir).unwrap().is_empty());
     assert!(processes(&dir.join("none")).unwrap().is_empty());

@@ -101,10 +101,10 @@ fn an_interrupted_run_leaves_nothing_behind() {
     let mut command = common::weir(["bench", "serve", "--size", "16M", "--dir", dir]);
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
     let made = || fs::read_dir(dir).unwrap().next().map(drop);
-    common::within(Duration::from_secs(30), made);
+    common::within(Duration::from_secs(120), made);
     std::thread::sleep(Duration::from_millis(500));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let ended = common::within(Duration::from_secs(30), || child.try_wait().unwrap());
+    let ended = common::within(Duration::from_secs(120), || child.try_wait().unwrap());
     assert_eq!(ended.code(), Some(130));
     assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "something stays behind");
 }
@@ -123,13 +123,13 @@ fn an_interrupt_ends_a_run_whose_server_is_gone() {
         let mut command = common::weir(args);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let made = || fs::read_dir(&export).unwrap().next().map(drop);
-        common::within(Duration::from_secs(30), made);
+        common::within(Duration::from_secs(120), made);
         std::thread::sleep(Duration::from_millis(500));
         server.signal(Signal::KILL);
         server.ended();
         std::thread::sleep(Duration::from_millis(500));
         kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-        let ended = common::within(Duration::from_secs(30), || child.try_wait().unwrap());
+        let ended = common::within(Duration::from_secs(120), || child.try_wait().unwrap());
         let said = common::text(&child.wait_with_output().unwrap());
         assert_eq!(ended.code(), Some(130), "NFSv{vers}: {said}");
     }

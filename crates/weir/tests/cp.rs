@@ -2,13 +2,15 @@
 
 mod common;
 
-use common::{PAGE, blocks, fail, json, run, same, scratch, sparse, text, weir, within};
+use common::{EXTENTS, PAGE, blocks, fail, json, run, same, scratch, sparse, text, weir, within};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Sparse files of many kinds, by name.
 fn sparse_files(dir: &Path) -> Vec<PathBuf> {
@@ -62,6 +64,7 @@ fn sparse_in_sparse_out() {
         let copy = to.join(file.file_name().unwrap());
         assert!(same(file, &copy), "{}", file.display());
         let (ours, theirs) = (blocks(&copy), blocks_of_cp(file));
+        let theirs = if theirs > 0 { theirs + EXTENTS } else { 0 };
         assert!(ours <= theirs, "{}: {ours} blocks, cp {theirs}", file.display());
     }
     assert_eq!(summary["files"], files.len());
@@ -267,16 +270,16 @@ fn new_files_get_their_mode_less_the_umask() {
 fn an_interrupted_copy_leaves_nothing_behind() {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-    // Enough that a signal arrives during the copy, on a machine of any speed.
-    sparse(&from, 40 << 30, (0..40).map(|i| (i << 30, 8 << 20)));
+    // A minute of data, so that a signal arrives during the copy.
+    sparse(&from, 40 << 30, [(0, 256 << 20)]);
     fs::create_dir(&to).unwrap();
-    let mut child =
-        weir(["cp", "--sparse=never"]).args([&from, &to]).stderr(Stdio::piped()).spawn().unwrap();
-    within(Duration::from_secs(20), || (!names(&to).is_empty()).then_some(()));
+    let mut command = weir(["cp", "--sparse=never", "--bwlimit", "4M"]);
+    let mut child = command.args([&from, &to]).stderr(Stdio::piped()).spawn().unwrap();
+    within(LIMIT, || (!names(&to).is_empty()).then_some(()));
     assert!(names(&to)[0].starts_with(".weir-"), "{:?}", names(&to));
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let status = within(Duration::from_secs(30), || child.try_wait().unwrap());
+    let status = within(LIMIT, || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(130));
     assert_eq!(names(&to), [""; 0]);
 }
@@ -289,9 +292,12 @@ fn a_killed_copy_is_continued() {
     fs::create_dir(&to).unwrap();
     let args = ["cp", "-p", "--json", "--continue", "--checkpoint", "1M"].map(Path::new);
     let args = || args.into_iter().chain([&*from, &*to]);
-    let mut child = weir(args()).stdout(Stdio::null()).spawn().unwrap();
+    let mut command = weir(args());
+    // A minute of data, so that it is killed during the copy.
+    command.args(["--bwlimit", "1M"]).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
     let durable = |name: &String| !name.ends_with("-0.part");
-    within(Duration::from_secs(60), || {
+    within(LIMIT, || {
         let begun = names(&to);
         assert!(!begun.contains(&"from".into()), "it was done before it could be killed");
         begun.iter().any(durable).then_some(())
@@ -303,8 +309,7 @@ fn a_killed_copy_is_continued() {
     assert!(summary["resumed_bytes"].as_u64().unwrap() >= 1 << 20, "{summary}");
     assert_eq!(names(&to), ["from"]);
     assert!(same(&from, &to.join("from")));
-    // Writing with pauses creates more extents, which take a few blocks to record.
-    assert!(blocks(&to.join("from")) <= blocks(&from) + 64);
+    assert!(blocks(&to.join("from")) <= blocks(&from) + EXTENTS);
     // Existing copies are up to date.
     let summary = json(args());
     assert_eq!((&summary["up_to_date"], &summary["files"]), (&1.into(), &0.into()));

@@ -3,14 +3,14 @@
 
 mod common;
 
-use common::{Server, fail, json, run, same, scratch, sparse, text, weir, within};
+use common::{Server, fail, json, run, same, scratch, sparse, stop, text, weir, within};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::Duration;
 use weir_client::MountOptions;
 use weir_tools::copy::source;
@@ -19,6 +19,7 @@ use weir_tools::mounts::{Links, Mounts};
 use weir_vfs::{Access, Caller};
 
 const MIB: u64 = 1 << 20;
+const LIMIT: Duration = Duration::from_secs(120);
 
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name());
@@ -28,24 +29,33 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 /// Runs `weir` and stops it in the middle, once `is_there` holds; runs `change`, continues it, and
-/// waits for its end.
-fn stopped<S: AsRef<OsStr>>(
-    args: impl IntoIterator<Item = S>,
+/// waits for its end. If it was done before it could be stopped, it is prepared and run again.
+fn stopped(
+    args: &[&OsStr],
+    prepare: impl Fn(),
     is_there: impl Fn() -> bool,
     change: impl FnOnce(),
 ) -> Output {
-    let mut command = weir(args);
-    let mut child: Child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let pid = Pid::from_child(&child);
-    within(Duration::from_secs(60), || {
-        assert!(child.try_wait().unwrap().is_none(), "it was done before it could be stopped");
-        is_there().then_some(())
-    });
-    kill_process(pid, Signal::STOP).unwrap();
-    assert!(is_there(), "it was done before it could be stopped");
-    change();
-    kill_process(pid, Signal::CONT).unwrap();
-    child.wait_with_output().unwrap()
+    for _ in 0..50 {
+        prepare();
+        let mut command = weir(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let is_begun = within(LIMIT, || match child.try_wait().unwrap() {
+            Some(_) => Some(false),
+            None => is_there().then_some(true),
+        });
+        if is_begun {
+            stop(&child);
+            if is_there() {
+                change();
+                kill_process(Pid::from_child(&child), Signal::CONT).unwrap();
+                return child.wait_with_output().unwrap();
+            }
+            child.kill().unwrap();
+        }
+        child.wait().unwrap();
+    }
+    panic!("it was done before it could be stopped, each time");
 }
 
 #[test]
@@ -61,11 +71,14 @@ fn a_source_that_changes_while_it_is_copied_is_not_published() {
     ];
     for options in [&[][..], &["--checksum"], &["--continue", "--checkpoint", "8M"]] {
         for change in changes {
-            let _ = fs::remove_dir_all(&to);
-            fs::create_dir(&to).unwrap();
-            sparse(&from, 256 * MIB, [(0, 4 * MIB)]);
-            let args = ["cp", "--sparse=never"].iter().chain(options).map(Path::new);
-            let output = stopped(args.chain([&*from, &*to]), begun, || {
+            let prepare = || {
+                let _ = fs::remove_dir_all(&to);
+                fs::create_dir(&to).unwrap();
+                sparse(&from, 256 * MIB, [(0, 4 * MIB)]);
+            };
+            let args = ["cp", "--sparse=never"].iter().chain(options).map(OsStr::new);
+            let args: Vec<_> = args.chain([from.as_os_str(), to.as_os_str()]).collect();
+            let output = stopped(&args, prepare, begun, || {
                 change(&File::options().write(true).open(&from).unwrap());
             });
             assert_eq!(output.status.code(), Some(1), "{options:?}: {}", text(&output));
@@ -141,14 +154,18 @@ fn a_change_by_a_local_program_of_the_server_is_reported() {
             assert!(text(&output).contains("changed while it was read"), "{}", text(&output));
 
             // The same during a copy.
-            fs::write(&from, vec![7; 64 * MIB as usize]).unwrap();
             let to = dir.path().join("to");
-            fs::create_dir(&to).unwrap();
+            let prepare = || {
+                let _ = fs::remove_dir_all(&to);
+                fs::create_dir(&to).unwrap();
+                fs::write(&from, vec![7; 64 * MIB as usize]).unwrap();
+            };
             let begun = || {
                 let part = names(&to).into_iter().find(|name| name.ends_with(".part"));
                 part.is_some_and(|part| to.join(part).metadata().is_ok_and(|m| m.len() < 64 * MIB))
             };
-            let output = stopped(["cp".as_ref(), url.as_ref(), to.as_os_str()], begun, || {
+            let args = ["cp".as_ref(), url.as_ref(), to.as_os_str()];
+            let output = stopped(&args, prepare, begun, || {
                 change(&File::options().write(true).open(&from).unwrap());
             });
             assert_eq!(output.status.code(), Some(1), "cp {options}, {name}: {}", text(&output));
@@ -217,7 +234,8 @@ fn files_of_the_kernel_are_read_to_their_end() {
 }
 
 /// A directory with a file of 256 MiB, and a run of `cp --continue` of it that was stopped with
-/// part of it durable; `then` gets the partial file.
+/// part of it durable; `then` gets the partial file. The run takes half a
+/// minute, or two if `end` kills it.
 fn begun(then: impl FnOnce(&Path, &Path, PathBuf), end: bool) -> (tempfile::TempDir, Output) {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
@@ -227,24 +245,24 @@ fn begun(then: impl FnOnce(&Path, &Path, PathBuf), end: bool) -> (tempfile::Temp
         let names = names(&to).into_iter();
         names.into_iter().find(|name| name.ends_with(".part") && !name.ends_with("-0.part"))
     };
-    let args = ["cp", "--continue", "--checkpoint", "1M"].map(Path::new);
+    let rate = if end { "2M" } else { "8M" };
+    let args = ["cp", "--continue", "--checkpoint", "1M", "--bwlimit", rate].map(Path::new);
     let output = {
         let (from, to) = (from.clone(), to.clone());
         let mut command = weir(args.into_iter().chain([&*from, &*to]));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let pid = Pid::from_child(&child);
-        within(Duration::from_secs(60), || {
+        within(LIMIT, || {
             assert!(child.try_wait().unwrap().is_none(), "it was done before it could be stopped");
             part().is_some().then_some(())
         });
-        kill_process(pid, Signal::STOP).unwrap();
+        stop(&child);
         if end {
             child.kill().unwrap();
             child.wait().unwrap();
         }
         then(&from, &to, to.join(part().expect("it was done before it could be stopped")));
         if !end {
-            kill_process(pid, Signal::CONT).unwrap();
+            kill_process(Pid::from_child(&child), Signal::CONT).unwrap();
         }
         child.wait_with_output().unwrap()
     };
@@ -398,10 +416,10 @@ fn an_interrupted_copy_reports_what_it_leaves() {
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     sparse(&from, 256 * MIB, [(0, 256 * MIB)]);
     fs::create_dir(&to).unwrap();
-    let args = ["cp", "--continue", "--checkpoint", "1M"].map(Path::new);
+    let args = ["cp", "--continue", "--checkpoint", "1M", "--bwlimit", "4M"].map(Path::new);
     let mut command = weir(args.into_iter().chain([&*from, &*to]));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    within(Duration::from_secs(60), || {
+    within(LIMIT, || {
         let begun = |name: &String| name.ends_with(".part") && !name.ends_with("-0.part");
         names(&to).iter().any(begun).then_some(())
     });
@@ -422,12 +440,12 @@ fn an_interrupted_copy_in_place_is_reported_as_incomplete() {
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     sparse(&from, 256 * MIB, [(0, 256 * MIB)]);
     fs::write(&to, "what was there").unwrap();
-    let args = ["cp", "--in-place"].map(Path::new);
+    let args = ["cp", "--in-place", "--bwlimit", "4M"].map(Path::new);
     let begun = || to.metadata().unwrap().len() > MIB;
     let mut command = weir(args.into_iter().chain([&*from, &*to]));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = Pid::from_child(&child);
-    within(Duration::from_secs(60), || {
+    within(LIMIT, || {
         assert!(child.try_wait().unwrap().is_none(), "it was done before it was interrupted");
         begun().then_some(())
     });
@@ -450,9 +468,10 @@ fn a_second_interrupt_ends_a_copy_at_once() {
     for version in ["3", "4.2"] {
         let server = Server::start(&export, &["--squash", "none"]);
         let url = server.url("to", &format!("vers={version}"));
-        let mut command = weir(["cp".as_ref(), from.as_os_str(), url.as_ref()]);
+        let mut command = weir(["cp", "--bwlimit", "4M"]);
+        command.args([from.as_os_str(), url.as_ref()]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        within(Duration::from_secs(60), || {
+        within(LIMIT, || {
             assert!(child.try_wait().unwrap().is_none(), "it was done before it was interrupted");
             names(&export).iter().any(|name| name.ends_with(".part")).then_some(())
         });
@@ -485,9 +504,10 @@ fn cleaning_up_an_interrupted_copy_does_not_wait_for_a_server() {
     let server = Server::start(&export, &["--squash", "none"]);
     let url = server.url("from", "vers=4.2");
     let interrupted = || {
-        let mut command = weir(["cp".as_ref(), url.as_ref(), to.as_os_str()]);
+        let mut command = weir(["cp", "--bwlimit", "4M"]);
+        command.args([url.as_ref(), to.as_os_str()]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        within(Duration::from_secs(60), || {
+        within(LIMIT, || {
             assert!(child.try_wait().unwrap().is_none(), "it was done before it was interrupted");
             names(&to).iter().any(|name| name.ends_with(".part")).then_some(())
         });

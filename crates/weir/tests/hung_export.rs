@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// More than the server has threads of its own, which are four.
 const CALLS: usize = 24;
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Lets a stopped mount go on, so that nothing waits for it any more.
 struct Stopped<'a>(&'a Mount);

@@ -20,7 +20,7 @@ fn hold(at: &str, dir: &Path, range: &str) -> Child {
     let child = weir(["lock", "--range", range, at, "sh", "-c", &script]).spawn().unwrap();
     let begun = Instant::now();
     while !ready.exists() {
-        assert!(begun.elapsed() < Duration::from_secs(60));
+        assert!(begun.elapsed() < Duration::from_secs(180));
         std::thread::sleep(Duration::from_millis(10));
     }
     fs::remove_file(ready).unwrap();
@@ -116,7 +116,7 @@ fn signals_end_lock_while_the_server_hangs() {
     }
 }
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 #[test]
 fn a_servers_file_is_locked_while_a_command_runs() {

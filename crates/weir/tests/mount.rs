@@ -252,7 +252,9 @@ fn direct_io_needs_no_alignment_and_leaves_the_cache() {
         at += read as u64;
     }
     drop(cold);
-    assert_eq!((resident("hot"), resident("cold")), (8 * MIB as u64, 0));
+    // The pages are dropped after the reply.
+    within(PATIENCE, || (resident("cold") == 0).then_some(()));
+    assert_eq!(resident("hot"), 8 * MIB as u64);
 }
 
 #[test]
@@ -300,7 +302,10 @@ fn it_goes_to_the_background_and_ends_when_it_is_unmounted() {
     let output =
         command.arg(&source).arg(&dir).env("XDG_RUNTIME_DIR", near.path()).output().unwrap();
     assert!(output.status.success() && output.stdout.is_empty(), "{}", text(&output));
-    fs::write(dir.join("a"), "one").unwrap();
+    // By a child: what another test of this process forks would keep the file open, and the mount busy.
+    let written =
+        Command::new("sh").args(["-c", "printf one > \"$0\""]).arg(dir.join("a")).status();
+    assert!(written.unwrap().success());
     let status = || {
         let mut command = weir(["status", "--json"]);
         let output = command.env("XDG_RUNTIME_DIR", near.path()).output().unwrap();

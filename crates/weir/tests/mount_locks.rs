@@ -116,7 +116,7 @@ try:
 except BlockingIOError:
     pass
 os.close(one)
-for _ in range(2000):
+for _ in range(12000):
     try:
         lock(two)
         sys.exit()

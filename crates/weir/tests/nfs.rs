@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{PAGE, Server, blocks, fail, json, run, same, scratch, sparse, text, weir};
+use common::{EXTENTS, PAGE, Server, blocks, fail, json, run, same, scratch, sparse, text, weir};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
@@ -121,7 +121,7 @@ fn a_tree_round_trips() {
             let diff = diff.unwrap();
             assert!(diff.status.success(), "{manner}: {}", common::text(&diff));
             let (disk, original) = (copy.join("disk"), tree.join("disk"));
-            assert!(blocks(&disk) <= blocks(&original), "{manner}");
+            assert!(blocks(&disk) <= blocks(&original) + EXTENTS, "{manner}");
             let mtime = |path: &Path| path.metadata().unwrap().modified().unwrap();
             assert_eq!(mtime(&disk), mtime(&original), "{manner}");
             assert_eq!(fs::read_link(copy.join("a/link")).unwrap(), Path::new("b/1"));
@@ -155,7 +155,7 @@ fn half_holes_take_half_the_bytes() {
         let share = number(&summary, "wire_bytes") as f64 / f64::from(16 << 20);
         assert!(share < 0.52, "{name}: {share}");
         assert!(same(&setup.export(&name), &copy));
-        assert!(blocks(&copy) <= blocks(&setup.export(&name)));
+        assert!(blocks(&copy) <= blocks(&setup.export(&name)) + EXTENTS);
     }
 }
 
@@ -415,8 +415,14 @@ fn way_to(server: u16, connections: usize, change: fn(&mut [u8])) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
-        for client in listener.incoming().take(connections) {
-            let client = client.unwrap();
+        let mut listener = Some(listener);
+        for left in (0..connections).rev() {
+            let Some(open) = &listener else { return };
+            let (client, _) = open.accept().unwrap();
+            if left == 0 {
+                // Before this client is answered, so that no further one connects.
+                listener = None;
+            }
             let server = TcpStream::connect(("127.0.0.1", server)).unwrap();
             let (back, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
             std::thread::spawn(move || pass(client, to, change));

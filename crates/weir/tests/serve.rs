@@ -10,6 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 fn arguments<'a>(state: &'a Path, options: &'a [&'a str], dir: &'a Path) -> Vec<&'a Path> {
     let fixed = ["serve", "--state-dir"].map(Path::new);
@@ -116,8 +117,15 @@ fn without_a_port_the_next_free_one_is_used_and_reported() {
     let dir = scratch();
     let export = dir.path().join("export");
     fs::create_dir(&export).unwrap();
-    // An address of this test's own; this test takes its port if it is free.
-    let _held = TcpListener::bind("127.0.0.53:2049");
+    // An address of this test's own; this test takes its port if it is free, or becomes free while it waits.
+    let begun = Instant::now();
+    let _held = loop {
+        match TcpListener::bind("127.0.0.53:2049") {
+            Ok(held) => break Some(held),
+            Err(_) if begun.elapsed() > Duration::from_secs(20) => break None,
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
     let state = dir.path().join("state");
     let mut child = common::weir(arguments(&state, &["--bind", "127.0.0.53", "--json"], &export))
         .stdout(Stdio::piped())

@@ -6,7 +6,9 @@ use common::{Server, scratch, text, weir, within};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
@@ -39,7 +41,7 @@ impl Rig {
         let server = Server::spawn(command);
         // It announces its address just before it listens at the control socket.
         let listens = || self.run::<&str>(&["status"]).status.success().then_some(());
-        within(Duration::from_secs(20), listens);
+        within(Duration::from_secs(120), listens);
         server
     }
 
@@ -111,6 +113,71 @@ fn files_are_warmed_into_the_cache_of_their_server_and_evicted() {
     let evicted = rig.json(&args("evict"));
     assert_eq!(held(&evicted[0]), ("weir".into(), 2, 0));
     assert_eq!(evicted.as_array().unwrap().len(), 1, "the kernel's cache is left alone");
+}
+
+/// A socket that stands for a process; each connection, once its request is there, gets what `reply` says.
+fn fake(rig: &Rig, pid: u32, reply: &'static [u8]) {
+    let sockets = rig.runtime().join("weir");
+    fs::create_dir_all(&sockets).unwrap();
+    fs::set_permissions(&sockets, fs::Permissions::from_mode(0o700)).unwrap();
+    let listener = UnixListener::bind(sockets.join(format!("{pid}.sock"))).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            // The connection by which the process is found has no request.
+            if stream.read_until(b'\n', &mut Vec::new()).is_ok_and(|read| read > 0) {
+                let _ = stream.get_mut().write_all(reply);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_process_that_ends_when_it_is_asked_was_not_there() {
+    let rig = Rig::new();
+    let file = rig.export.join("file");
+    fs::write(&file, vec![1; MIB as usize]).unwrap();
+    let begun = br#"{"file":{"path":{"Unix":[47,97]},"size_bytes":1,"resident_bytes":1,"dirty_bytes":0,"read_bytes":0}}
+"#;
+    for (pid, reply) in [(1, &b""[..]), (2, b"{\"fi"), (3, begun)] {
+        fake(&rig, pid, reply);
+    }
+    if text(&rig.run(&["evict".as_ref(), file.as_os_str()])).contains("cachestat(2) is missing") {
+        return weir_skip::skip("the kernel does not report its cache");
+    }
+    for command in ["status", "warm", "evict"] {
+        let mut args = vec![command.as_ref(), "--json".as_ref(), "--all".as_ref()];
+        args.push(file.as_os_str());
+        let held = rig.json(&args);
+        let held = held.as_array().unwrap();
+        assert!(!held.is_empty() && held.iter().all(|one| one["cache"] == "kernel"), "{held:?}");
+    }
+    let none = rig.run(&["status"]);
+    assert!(text(&none).contains("no weir process"), "{}", text(&none));
+}
+
+#[test]
+fn what_one_process_does_not_answer_the_others_and_the_kernel_do() {
+    let rig = Rig::new();
+    let server = rig.serve();
+    let file = rig.export.join("file");
+    fs::write(&file, vec![1; MIB as usize]).unwrap();
+    let args = |command| [OsStr::new(command), "--json".as_ref(), file.as_os_str()];
+    let _ = rig.json(&args("warm"));
+    // Asked before the server.
+    fake(&rig, 1, b"nonsense\n");
+    let output = rig.run(&args("status"));
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("ask the weir process 1"), "{said}");
+    let held: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&held[0]["pid"], &held[0]["resident_bytes"]),
+        (&server.child.id().into(), &MIB.into())
+    );
+    if !said.contains("cachestat(2) is missing") {
+        assert_eq!(held[1]["cache"], "kernel");
+    }
 }
 
 #[test]

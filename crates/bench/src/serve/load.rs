@@ -305,6 +305,7 @@ impl Target {
                     Until::Operations(n) => n,
                 },
                 in_flight: depth,
+                ahead: depth,
                 latency: histogram(),
                 bytes: 0,
                 failed: None,
@@ -431,6 +432,8 @@ struct State {
     /// Operations that may still be started.
     left: u64,
     in_flight: usize,
+    /// Operations that are started even after the deadline: starting them may take longer than the time.
+    ahead: usize,
     latency: Histogram<u64>,
     bytes: u64,
     failed: Option<Error>,
@@ -466,7 +469,7 @@ impl Pipeline {
     fn next(&self) -> Option<u64> {
         let mut state = self.state();
         let over = state.left == 0 || state.failed.is_some() || interrupt::is_interrupted();
-        if over || Instant::now() >= self.deadline {
+        if over || (state.ahead == 0 && Instant::now() >= self.deadline) {
             state.in_flight -= 1;
             if state.in_flight == 0 {
                 // The run no longer waits if it was stopped.
@@ -475,6 +478,7 @@ impl Pipeline {
             return None;
         }
         state.left -= 1;
+        state.ahead = state.ahead.saturating_sub(1);
         Some(state.walk.step())
     }
 

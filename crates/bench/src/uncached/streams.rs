@@ -145,9 +145,13 @@ mod tests {
     #[test]
     fn streams_are_summed() {
         let work = |_, meter: &mut Meter<'_>| {
-            while !meter.stopped() {
+            // Once at least: the thread may begin later than the time is over.
+            loop {
                 std::thread::sleep(Duration::from_millis(1));
                 meter.moved(1000, Duration::from_millis(1));
+                if meter.stopped() {
+                    break;
+                }
             }
         };
         let outcome = run(2, Duration::from_millis(50), work, |_| {}, || {});

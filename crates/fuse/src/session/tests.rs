@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
@@ -23,6 +23,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Longer replies are not taken.
 const MOST_REPLY_BYTES: usize = 200 << 10;
+
+/// Time that the threads of a busy machine may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Whether something comes true.
+fn eventually(mut is_true: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    while !is_true() {
+        if begun.elapsed() > PATIENCE {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
 
 /// The kernel's side.
 struct Kernel {
@@ -47,8 +62,7 @@ impl Kernel {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (socket, device) = pair.unwrap();
         // A reply that does not come fails the test.
-        let patience = Some(Duration::from_secs(60));
-        set_socket_timeout(&socket, Timeout::Recv, patience).unwrap();
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).unwrap();
         // Of which the system makes twice as much.
         set_socket_send_buffer_size(&device, MOST_REPLY_BYTES / 2).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -192,11 +206,7 @@ fn a_node_lives_until_the_kernel_has_forgotten_all_uses() {
     let forgotten = |kernel: &mut Kernel| {
         kernel.call(opcode::GETATTR, node, &[get.as_bytes()]).0 == -libc::ESTALE
     };
-    let gone = (0..1000).any(|_| {
-        std::thread::sleep(Duration::from_millis(1));
-        forgotten(&mut kernel)
-    });
-    assert!(gone);
+    assert!(eventually(|| forgotten(&mut kernel)));
     let new: abi::EntryOut = kernel.ok(opcode::LOOKUP, abi::ROOT, &[b"f\0"]);
     assert_ne!(new.nodeid, node, "a number is not used again");
     // More uses than there are do no harm.
@@ -443,10 +453,8 @@ fn requests_and_their_data_are_counted() {
     assert_eq!((data.reads, data.read_bytes), (2, 5904));
     // A request is counted after its reply was sent.
     let of = |name| counters.requests().into_iter().find(|one| one.name == name);
-    let all = (0..1000).any(|_| {
-        std::thread::sleep(Duration::from_millis(1));
-        of("read").is_some_and(|read| read.count == 3) && of("write").is_some()
-    });
+    let all =
+        eventually(|| of("read").is_some_and(|read| read.count == 3) && of("write").is_some());
     assert!(all, "{:?}", counters.requests());
     let (read, write) = (of("read").unwrap(), of("write").unwrap());
     assert_eq!((read.failed, read.sent_bytes), (1, 5904));

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use weir_control::{Action, Asked, FileStatus, Reply, Request, processes, socket_dir};
+use weir_control::{Action, Asked, FileStatus, Reply, Request, has_ended, processes, socket_dir};
 use weir_tools::failure::{Asked as _, Failure, Result};
 use weir_tools::kernel_cache;
 use weir_tools::local_files::{local_files, open};
@@ -54,16 +54,36 @@ pub(crate) struct Look {
 pub(crate) fn largest(most: usize) -> Result<Vec<Held>> {
     let mut held = Vec::new();
     for process in running()? {
-        let asked = || format!("ask the weir process {}", process.pid);
-        for reply in weir_control::ask(&process, &Request::Files { most }).asked(asked)? {
-            match reply.asked(asked)? {
+        let before = held.len();
+        for reply in replies(&process, &Request::Files { most }) {
+            match reply? {
                 Reply::File(file) => held.push(Held::of_file(&file, "weir", Some(process.pid))),
-                Reply::Failed(why) => return Err(Failure::new(asked(), why)),
-                Reply::Status(_) | Reply::Elsewhere | Reply::End => {}
+                Reply::Failed(why) => {
+                    let asked = format!("ask the weir process {}", process.pid);
+                    return Err(Failure::new(asked, why));
+                }
+                Reply::Elsewhere => held.truncate(before),
+                Reply::Status(_) | Reply::End => {}
             }
         }
     }
     Ok(held)
+}
+
+/// What a process replies to a request; [`Reply::Elsewhere`] at last if it has ended since it was found.
+pub(crate) fn replies(
+    process: &Asked,
+    request: &Request,
+) -> impl Iterator<Item = Result<Reply>> + use<> {
+    let asked = format!("ask the weir process {}", process.pid);
+    let (replies, failed) = match weir_control::ask(process, request) {
+        Ok(replies) => (Some(replies), None),
+        Err(error) => (None, Some(Err(error))),
+    };
+    replies.into_iter().flatten().chain(failed).map(move |reply| match reply {
+        Err(error) if has_ended(&error) => Ok(Reply::Elsewhere),
+        reply => reply.asked(|| asked.clone()),
+    })
 }
 
 /// The running processes of this user.
@@ -111,7 +131,14 @@ impl Caches {
         let found = path.canonicalize().asked(|| format!("find {}", path.display()))?;
         let mut served = false;
         for at in 0..self.processes.len() {
-            served |= self.process(at, path, &found)?;
+            match self.process(at, path, &found) {
+                Ok(serves) => served |= serves,
+                // It may be the one that serves the path, so no other cache is warmed or evicted in its place.
+                Err(failure) => {
+                    self.fail(&failure);
+                    served = true;
+                }
+            }
         }
         if self.look.kernel || !served || self.look.action == Action::Show {
             self.kernel(path, &found)?;
@@ -128,11 +155,14 @@ impl Caches {
         let pid = process.pid;
         let action = self.look.action;
         let request = Request::Tree { action, path: path.into() };
-        let asked = || format!("ask the weir process {pid}");
         let mut sum = Held::new(shown, "weir", Some(pid));
-        for reply in weir_control::ask(process, &request).asked(asked)? {
-            match reply.asked(asked)? {
-                Reply::Elsewhere => return Ok(false),
+        let before = self.held.len();
+        for reply in replies(process, &request) {
+            match reply? {
+                Reply::Elsewhere => {
+                    self.held.truncate(before);
+                    return Ok(false);
+                }
                 Reply::Failed(why) => {
                     self.fail(&Failure::new(format!("{} files", verb(action)), why));
                 }

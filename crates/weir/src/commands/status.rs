@@ -1,6 +1,6 @@
 //! `weir status`: shows running processes and their caches, or what is in memory of files.
 
-use super::in_memory::{self, Caches, Look, running};
+use super::in_memory::{self, Caches, Look, replies, running};
 use crate::arguments::JsonArgs;
 use crate::ended::Ended;
 use crate::output::{complain, print, print_json, say, text_and_hex};
@@ -9,8 +9,8 @@ use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
-use weir_control::{Action, Asked, Reply, Request, Status, ask};
-use weir_tools::failure::{Asked as _, Failure, Result};
+use weir_control::{Action, Asked, Reply, Request, Status};
+use weir_tools::failure::{Failure, Result};
 use weir_tools::text::size_text;
 
 /// Show running weir processes and their caches, or how much of files is in memory
@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     let (mut found, mut ended) = (Vec::new(), Ended::Done);
     for process in running()? {
         match status_of(&process) {
-            Ok(status) => found.push(status),
+            Ok(status) => found.extend(status),
             Err(failure) => {
                 complain(&failure);
                 ended = Ended::Failed;
@@ -74,18 +74,20 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     Ok(ended)
 }
 
-/// The counters of a process.
+/// The counters of a process; `None` if it has ended since it was found.
 ///
 /// # Errors
 /// It does not answer.
-pub(crate) fn status_of(process: &Asked) -> Result<Status> {
-    let asked = || format!("ask the weir process {}", process.pid);
-    for reply in ask(process, &Request::Status).asked(asked)? {
-        if let Reply::Status(status) = reply.asked(asked)? {
-            return Ok(*status);
+pub(crate) fn status_of(process: &Asked) -> Result<Option<Status>> {
+    for reply in replies(process, &Request::Status) {
+        match reply? {
+            Reply::Status(status) => return Ok(Some(*status)),
+            Reply::Elsewhere => return Ok(None),
+            _ => {}
         }
     }
-    Err(Failure::new(asked(), "it gave no status"))
+    let asked = format!("ask the weir process {}", process.pid);
+    Err(Failure::new(asked, "it gave no status"))
 }
 
 /// The share of reads that the cache answered without waiting, of 0 to 1; `None` before the first.

@@ -17,6 +17,10 @@ use std::time::{Duration, Instant};
 
 pub(crate) const PAGE: u64 = 4096;
 
+/// More blocks that a file may have than another one with the same data: written in pieces, with pauses between them, it
+/// has more extents, which take a few blocks to record.
+pub(crate) const EXTENTS: u64 = 64;
+
 /// The binary with these arguments.
 pub(crate) fn weir<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
@@ -174,16 +178,7 @@ impl Server {
 
     /// Stops the server (SIGSTOP); none of its threads runs when this returns.
     pub(crate) fn pause(&self) {
-        self.signal(rustix::process::Signal::STOP);
-        let tasks = format!("/proc/{}/task", self.child.id());
-        within(Duration::from_secs(30), || {
-            let stopped = |task: std::fs::DirEntry| {
-                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-                // pid (name) state ...
-                stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
-            };
-            std::fs::read_dir(&tasks).unwrap().flatten().all(stopped).then_some(())
-        });
+        stop(&self.child);
     }
 
     /// Sends a signal.
@@ -194,7 +189,7 @@ impl Server {
 
     /// Waits for the end, and returns the exit code; `None` if a signal ended it.
     pub(crate) fn ended(&mut self) -> Option<i32> {
-        within(Duration::from_secs(30), || self.child.try_wait().unwrap()).code()
+        within(Duration::from_secs(120), || self.child.try_wait().unwrap()).code()
     }
 }
 
@@ -203,6 +198,21 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Stops a process (SIGSTOP); none of its threads runs when this returns. It may have ended, too.
+pub(crate) fn stop(process: &Child) {
+    let pid = rustix::process::Pid::from_child(process);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let tasks = format!("/proc/{}/task", process.id());
+    within(Duration::from_secs(120), || {
+        let stopped = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // pid (name) state ...
+            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 'Z']))
+        };
+        std::fs::read_dir(&tasks).unwrap().flatten().all(stopped).then_some(())
+    });
 }
 
 /// The first result of `poll` within a time limit.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const MOUNT: (u32, u32) = (100_005, 3);
 const NFS: (u32, u32) = (100_003, 3);
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Values in XDR form.
 #[derive(Clone, Default)]

@@ -14,7 +14,7 @@ pub(crate) fn fail_receivers(process: &Child) -> bool {
         weir_skip::skip("registers of other processors have other names");
         return false;
     }
-    let failed = within(Duration::from_secs(20), || {
+    let failed = within(Duration::from_secs(120), || {
         let threads = receivers(process);
         if threads.is_empty() {
             return Some(Ok(()));

@@ -1,6 +1,6 @@
 //! Locks, as the kernel asks for them.
 
-use super::Kernel;
+use super::{Kernel, eventually};
 use crate::wire::abi::{self, opcode};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,14 +43,16 @@ impl Kernel {
     fn interrupt(&mut self, waiting: u64) -> i32 {
         loop {
             let number = self.ask(opcode::INTERRUPT, 0, &[waiting.as_bytes()]);
-            match self.receive() {
-                (unique, error, _) if unique == number => assert_eq!(error, -libc::EAGAIN),
-                (0, ..) => {}
-                (unique, error, _) => {
-                    assert_eq!(unique, waiting);
-                    return error;
+            let (unique, error) = loop {
+                match self.receive() {
+                    (0, ..) => {}
+                    (unique, error, _) => break (unique, error),
                 }
+            };
+            if unique == waiting {
+                return error;
             }
+            assert_eq!((unique, error), (number, -libc::EAGAIN));
         }
     }
 }
@@ -155,12 +157,8 @@ fn a_lock_that_a_killed_thread_gets_is_released() {
     // Its process closes the file before the lock is granted.
     assert_eq!(kernel.flush(node, fh, 1), 0);
     store.release();
-    let taken = (0..10_000).any(|_| {
-        std::thread::sleep(Duration::from_millis(1));
-        // Through the open file that the first request has opened.
-        kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)) == 0
-    });
-    assert!(taken);
+    // Through the open file that the first request has opened.
+    assert!(eventually(|| kernel.set_lock(node, &lock(fh, 2, EXCLUSIVE)) == 0));
 }
 
 /// A lock of flock(2) on the whole file.
@@ -227,10 +225,7 @@ impl Contended {
     }
 
     fn other_gets_the_lock(&self) -> bool {
-        (0..5000).any(|_| {
-            std::thread::sleep(Duration::from_millis(1));
-            self.other_locks(EXCLUSIVELY)
-        })
+        eventually(|| self.other_locks(EXCLUSIVELY))
     }
 }
 
@@ -290,8 +285,7 @@ fn two_killed_threads_with_one_open_file_leave_no_lock_of_flock() {
         std::thread::yield_now();
     }
     for number in numbers {
-        file.kernel.ask(opcode::INTERRUPT, 0, &[abi::InterruptIn { unique: number }.as_bytes()]);
-        assert_eq!(file.kernel.reply(number).0, -libc::EINTR);
+        assert_eq!(file.kernel.interrupt(number), -libc::EINTR);
     }
     file.store.clear();
     file.store.release();
@@ -328,9 +322,9 @@ fn data_is_in_the_store_before_its_lock_is_released() {
         let size = at as u64 + 1;
         let taken = if at == 2 { flock } else { lock(fh, 1, EXCLUSIVE) };
         assert_eq!(kernel.set_lock(node, &taken), 0);
-        kernel.write(node, fh, at as u64, b"x");
         // The data is on its way to the store, and the lock is held as long as it is.
         store.add(Rule { call: Call::Write, when: When::Always, what: What::Hold });
+        kernel.write(node, fh, at as u64, b"x");
         let numbers: Vec<_> =
             requests.iter().map(|(opcode, args)| kernel.ask(*opcode, node, &[args])).collect();
         while store.held() == 0 {

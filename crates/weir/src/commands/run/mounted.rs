@@ -26,7 +26,10 @@ use weir_tools::memory::READAHEAD_BYTES;
 use weir_tools::text::size_text;
 
 /// How long a directory may take to open: a network file system may wait for its server for ever.
-const OPEN_LIMIT: Duration = Duration::from_secs(5);
+const OPEN_LIMIT: Duration = Duration::from_secs(60);
+
+/// The same if the command runs without it: a directory that takes longer stays as it is.
+const SPARE_OPEN_LIMIT: Duration = Duration::from_secs(5);
 
 /// The part of the budget that the kernel's pages of a directory may have, in an uncached run.
 const WINDOW_PARTS: u64 = 4;
@@ -70,6 +73,8 @@ struct Served {
     cache: Cache,
     settings: Settings,
     watch: Option<Arc<Watch>>,
+    /// Whether the command cannot run unless all directories are served; otherwise, the root directory.
+    needs_all: bool,
     sessions: Vec<(PathBuf, CachedFs, Session)>,
     /// Runs as soon as there is a session.
     guard: Option<Guard>,
@@ -98,7 +103,9 @@ async fn serve(
     let (mut child, peer) = start(args, Engine::Mount, paths, stage)?;
     // The command, which has started, keeps its own. Each file that it has open is also open here.
     let _raised = descriptors::raise();
-    let mut served = Served { cache, settings, watch, sessions: Vec::new(), guard: None };
+    let needs_all = stage.is_none();
+    let mut served =
+        Served { cache, settings, watch, needs_all, sessions: Vec::new(), guard: None };
     // It ends when the command runs, or when the process inside has failed.
     let prepared = tokio::task::spawn_blocking(move || {
         loop {
@@ -199,7 +206,8 @@ where
 impl Served {
     /// Serves a directory.
     fn add(&mut self, path: PathBuf, connection: std::os::fd::OwnedFd) -> Result<(), String> {
-        let store = opened(path.clone())?;
+        let is_needed = self.needs_all || path.parent().is_none();
+        let store = opened(path.clone(), if is_needed { OPEN_LIMIT } else { SPARE_OPEN_LIMIT })?;
         let observer =
             self.watch.clone().map(|watch| -> Arc<dyn Observer> { watch.of(store.clone()) });
         let fs = self.cache.mount(store);
@@ -242,12 +250,12 @@ impl Served {
 }
 
 /// Opens a directory, unless it takes too long.
-fn opened(path: PathBuf) -> Result<Arc<LocalFs>, String> {
+fn opened(path: PathBuf, limit: Duration) -> Result<Arc<LocalFs>, String> {
     let (send, receive) = std::sync::mpsc::channel();
     // If its server never answers, this thread waits until the process ends.
     let options = LocalOptions { in_place, ..LocalOptions::default() };
     std::thread::spawn(move || send.send(LocalFs::open(&path, options)));
-    match receive.recv_timeout(OPEN_LIMIT) {
+    match receive.recv_timeout(limit) {
         Ok(opened) => opened.map_err(|error| error.to_string()),
         Err(_) => Err("its server does not answer".into()),
     }
