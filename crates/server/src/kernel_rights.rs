@@ -143,7 +143,8 @@ impl Change {
     /// What the superuser does to files that were open to all: other modes, lists and owners.
     pub(crate) fn all(with_lists: bool) -> Vec<Self> {
         let of_owner = |rights| Self { owner: OWNER, rights };
-        let mut all: Vec<Self> = FILE_MODES.map(Rights::Mode).map(of_owner).into();
+        let modes = [0, 0o400, 0o200, 0o100, 0o640, 0o004, 0o711, 0o4755];
+        let mut all: Vec<Self> = modes.map(Rights::Mode).map(of_owner).into();
         if with_lists {
             all.extend(LISTS.map(Rights::List).map(of_owner));
         }

@@ -480,17 +480,13 @@ const fn held(minor: u32, writes: bool, keeps: Keeps, holder: u32, made: bool) -
     Held { minor, writes, keeps, holder, made }
 }
 
-const HELD: [Held; 10] = [
-    held(0, false, Keeps::Delegation, OWNER, false),
+const HELD: [Held; 6] = [
     held(0, false, Keeps::Delegation, OTHER, false),
-    held(1, false, Keeps::Delegation, OTHER, false),
-    held(1, true, Keeps::Delegation, OWNER, false),
+    held(1, false, Keeps::Delegation, OWNER, false),
     held(1, true, Keeps::Both, OTHER, true),
     held(2, false, Keeps::Alone, OTHER, true),
-    held(2, false, Keeps::Both, OWNER, false),
     held(2, true, Keeps::Alone, OTHER, true),
-    held(2, true, Keeps::Alone, OTHER, false),
-    held(2, true, Keeps::Both, OWNER, true),
+    held(2, true, Keeps::Delegation, OWNER, false),
 ];
 
 impl Held {
