@@ -206,8 +206,8 @@ pub(super) enum Needs {
     /// To do it under a stateid: the kernel's answer; or to own the file, to have created it under that state, or to
     /// execute it, for reading. The client may have opened the file before it was changed (RFC 8881 section 18.22.4).
     Under(Access),
-    /// The same for SETATTR of the size. In minor version 0, the server knows the client of a delegation only if its own
-    /// user calls, so that another one would recall it.
+    /// The same for SETATTR of the size. In minor version 0, the server knows the client of a delegation only if its
+    /// own user calls, so that another one would recall it.
     Resizes,
     /// The same without a state, so that nobody is known to have created the file.
     Without(Access),

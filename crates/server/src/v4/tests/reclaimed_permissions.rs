@@ -3,8 +3,8 @@
 //! kernel.
 //!
 //! The server does not remember who had opened a file for what. So each user may reclaim what the kernel lets the user
-//! open now, with the exceptions of I/O: the owner may have opened the file before its mode changed, and who may execute
-//! a file may read it.
+//! open now, with the exceptions of I/O: the owner may have opened the file before its mode changed, and a user who may
+//! execute a file may read it (RFC 8881 sections 8.4.2.1 and 18.22.4).
 
 use super::delegated_permissions::{
     BOTH, IO, Machine, READ, SUPERUSER, Served, State, access_of, of_delegation, opened, report,
