@@ -26,6 +26,8 @@ mod delegation;
 mod every_fault;
 pub mod export;
 pub mod handle;
+#[cfg(test)]
+mod kernel_rights;
 mod locks;
 mod metrics;
 mod name_service;

@@ -427,6 +427,27 @@ async fn directories_inherit_and_keep_set_group_id() {
     assert_eq!(own.mode, 0o2755);
 }
 
+/// As `open(path, O_CREAT | O_TRUNC | O_WRONLY, 0444)` does, which clients send as one request.
+#[tokio::test]
+async fn a_new_file_gets_a_size_though_its_mode_forbids_writing() {
+    if !is_root("only root may act as others") {
+        return;
+    }
+    let dir = temp_dir();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let store = open(dir.path());
+    let bob = Caller::As(Cred { uid: 4002, gid: 4002, groups: Vec::new() });
+    for (name, size) in [("empty", 0), ("full", 5)] {
+        let set = SetAttr { mode: Some(0o444), size: Some(size), ..SetAttr::default() };
+        let new = store.root().entry(name.as_bytes()).with(&set);
+        let made = store.create(&bob, new, CreateMode::MustBeNew).await.unwrap().attr;
+        assert_eq!((made.mode, made.size, made.uid), (0o444, size, 4002));
+        let sized = SetAttr { size: Some(1), ..SetAttr::default() };
+        let denied = store.setattr(&bob, made.id, &sized).await;
+        assert_eq!(denied.unwrap_err(), Error::AccessDenied, "it is not new any more");
+    }
+}
+
 #[tokio::test]
 async fn rights_to_write_and_to_list_are_enough() {
     if !is_root("only root may act as others") {

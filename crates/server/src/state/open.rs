@@ -356,12 +356,13 @@ impl<F: Clone> State<F> {
         if self.nlm_share_conflict(node, None, share) { Err(StateError::Locked) } else { Ok(()) }
     }
 
-    /// A handle for writing from the opens of `client`, or, if that is `None`, from opens by the
-    /// principal `by` in minor version 0.
+    /// A handle for writing from the opens or the delegation of `client`, or, if that is `None`, from
+    /// opens by the principal `by` in minor version 0, which has no write delegations.
     pub(crate) fn writer(&self, client: Option<ClientId>, by: &Principal, node: Node) -> Option<F> {
         if let Some(client) = client {
             let mut opens = self.opens.of_client(client, node);
-            return opens.find_map(|(_, open)| open.writer.clone());
+            let writer = opens.find_map(|(_, open)| open.writer.clone());
+            return writer.or_else(|| self.delegated_writer(client, node));
         }
         let is_its = |open: &Open<F>| open.by == *by && !self.has_sessions(open.client);
         let mut opens = self.opens.of_file_to_change(node);

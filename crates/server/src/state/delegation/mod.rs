@@ -322,6 +322,12 @@ impl<F: Clone> State<F> {
         Some(io())
     }
 
+    /// The handle for writing of a client's write delegation, which may be all that keeps the file open.
+    pub(super) fn delegated_writer(&self, client: ClientId, node: Node) -> Option<F> {
+        let held = self.delegations.by_node.get(&(node, DelegationKind::Write, client))?;
+        self.delegations.by_key.get(held).map(|d| d.file.clone())
+    }
+
     /// TEST_STATEID of a delegation; `None` if the stateid is not that of a delegation.
     pub(super) fn test_delegation(
         &self,

@@ -3,24 +3,19 @@
 
 use super::*;
 use crate::export::Durability;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use crate::kernel_rights::Rights::{List, Mode};
+use crate::kernel_rights::{
+    FILE_MODES, LISTS, OTHER, OWNER, SQUASHED, USERS, User, answers, set_mode,
+};
+use std::fs;
+use std::os::unix::fs::chown;
 use weir_nfs::v3;
 use weir_nfs::v3::op as op3;
 use weir_nfs::v3::types::{DirOp, SetAttr, SetTime as SetTime3, Time};
 use weir_nfs::v4::op::{access, close, create, link, readdir, rename, setattr};
 use weir_nfs::v4::types::{NfsTime, SetTime};
 use weir_stores::local::{LocalFs, LocalOptions};
-use weir_vfs::AclWho::{Group, Mask, NamedGroup, Other, Owner, User as Named};
-use weir_vfs::{Acl, AclKind, AclRights, AclWho, Capabilities, acl_xattr};
-
-const OWNER: u32 = 1000;
-const MEMBER: u32 = 1002;
-const OTHER: u32 = 1001;
-/// The user that a squashed superuser becomes.
-const NOBODY: u32 = 65_534;
+use weir_vfs::Capabilities;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Act {
@@ -56,50 +51,7 @@ const ON_FILE: [Act; 12] = [
 ];
 const IN_DIR: [Act; 8] = [Lookup, Readdir, Create, Mkdir, Symlink, Link, Rename, Remove];
 
-const FILE_MODES: [u32; 12] =
-    [0, 0o400, 0o200, 0o100, 0o640, 0o644, 0o020, 0o004, 0o002, 0o711, 0o4755, 0o2755];
 const DIR_MODES: [u32; 10] = [0, 0o100, 0o300, 0o400, 0o500, 0o700, 0o730, 0o755, 0o777, 0o1777];
-
-/// The entries of an access control list that names users or groups.
-type Entries = &'static [(AclWho, AclRights)];
-
-const LISTS: [Entries; 9] = [
-    // A named user has more rights than its class, and is bounded by the mask.
-    &[(Owner, 6), (Named(OTHER), 7), (Group, 0), (Mask, 7), (Other, 0)],
-    &[(Owner, 7), (Named(OTHER), 7), (Group, 7), (Mask, 4), (Other, 0)],
-    &[(Owner, 7), (Named(OTHER), 7), (Group, 0), (Mask, 3), (Other, 0)],
-    // A named user gets nothing of its group's rights, nor of others'.
-    &[(Owner, 7), (Named(MEMBER), 0), (Group, 7), (Mask, 7), (Other, 7)],
-    &[(Owner, 7), (Named(OTHER), 1), (Group, 0), (Mask, 7), (Other, 7)],
-    // An entry for the owner's id does not count: the owner's own does.
-    &[(Owner, 4), (Named(OWNER), 7), (Group, 0), (Mask, 7), (Other, 0)],
-    // Of several groups one must give all that is asked; a member gets nothing of others' rights.
-    &[(Owner, 7), (Group, 4), (NamedGroup(OWNER), 3), (Mask, 7), (Other, 0)],
-    &[(Owner, 7), (Group, 0), (NamedGroup(OTHER), 7), (Mask, 7), (Other, 0)],
-    &[(Owner, 7), (Group, 0), (NamedGroup(OTHER), 0), (Mask, 7), (Other, 7)],
-];
-
-/// What decides about the rights to a file or directory.
-#[derive(Clone, Copy, Debug)]
-enum Rights {
-    Mode(u32),
-    List(Entries),
-}
-
-use Rights::{List, Mode};
-
-impl Rights {
-    fn set(self, path: &Path) {
-        match self {
-            Mode(mode) => set_mode(path, mode),
-            List(entries) => {
-                let list = Acl::new(entries.iter().copied()).unwrap().to_xattr();
-                let name = acl_xattr(AclKind::Access);
-                rustix::fs::setxattr(path, name, &list, rustix::fs::XattrFlags::empty()).unwrap();
-            }
-        }
-    }
-}
 
 impl Act {
     /// The same for a shell, which is in the directory above `dir`.
@@ -141,19 +93,6 @@ impl Act {
             _ => false,
         }
     }
-}
-
-/// Who may do it.
-#[derive(Clone, Copy, Debug)]
-struct User {
-    uid: u32,
-    gid: u32,
-    /// As whom the server acts for this user.
-    acts_as: (u32, u32),
-}
-
-const fn user(uid: u32, gid: u32) -> User {
-    User { uid, gid, acts_as: (uid, gid) }
 }
 
 /// A directory with a file, in a directory of the export.
@@ -352,22 +291,9 @@ fn bit_of(act: Act) -> u32 {
 }
 
 /// Whether the kernel lets a process of a user do each of these, each in the directory with its name.
-fn by_kernel(dir: &Path, prefix: &str, acts: &[Act], (uid, gid): (u32, u32)) -> Vec<bool> {
-    let one = |act: &Act| {
-        format!("(cd {prefix}-{act:?} && {}) >&2 && echo yes || echo no\n", act.script())
-    };
-    let script: String = acts.iter().map(one).collect();
-    let mut shell = Command::new("/bin/sh");
-    shell.arg("-c").arg(script).current_dir(dir).uid(uid).gid(gid);
-    let said = shell.stdin(Stdio::null()).stderr(Stdio::null()).output().unwrap();
-    let said = String::from_utf8(said.stdout).unwrap();
-    let may: Vec<bool> = said.lines().map(|line| line == "yes").collect();
-    assert_eq!(may.len(), acts.len(), "{said}");
-    may
-}
-
-fn set_mode(path: &Path, mode: u32) {
-    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+fn by_kernel(dir: &Path, prefix: &str, acts: &[Act], user: (u32, u32)) -> Vec<bool> {
+    let commands = acts.iter().map(|act| format!("cd {prefix}-{act:?} && {}", act.script()));
+    answers(dir, commands, user)
 }
 
 /// `dir` with a `file` of the owner, and `mine`, a file of the user, beside it. The modes come later.
@@ -471,9 +397,7 @@ async fn users_may_do_what_the_kernel_allows_them() {
     if !weir_skip::is_root("it runs processes of several users") {
         return;
     }
-    let users = [user(OWNER, OWNER), user(MEMBER, OWNER), user(OTHER, OTHER), user(0, 0)];
-    let mut wrong = compare(Squash::Nobody, &users).await;
-    let squashed = User { uid: 0, gid: 0, acts_as: (NOBODY, NOBODY) };
-    wrong.extend(compare(Squash::Root, &[squashed]).await);
+    let mut wrong = compare(Squash::Nobody, &USERS).await;
+    wrong.extend(compare(Squash::Root, &[SQUASHED]).await);
     assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
 }

@@ -179,6 +179,7 @@ impl LocalFs {
         let mut found = stat(made.as_fd())?;
         let (uid, gid) = (found.stx_uid, found.stx_gid);
         let rest = SetAttr {
+            size: None,
             mode: None,
             mode_mask: None,
             umask: None,
@@ -186,8 +187,12 @@ impl LocalFs {
             gid: set.gid.filter(|&g| g != gid),
             ..set.clone()
         };
-        if !rest.is_empty() {
+        if set.size.is_some() || !rest.is_empty() {
             let _as_caller = self.identity.assume(caller)?;
+            if let Some(size) = set.size {
+                // Through the open file, as by open(2) with O_TRUNC: the mode may forbid writing.
+                self.truncate(made.as_fd(), size)?;
+            }
             self.apply(caller, made.as_fd(), &rest)?;
             found = stat(made.as_fd())?;
         }
@@ -335,17 +340,21 @@ impl LocalFs {
         self.modes[id.ino as usize % MODE_LOCKS].lock()
     }
 
+    fn truncate(&self, writable: BorrowedFd<'_>, size: u64) -> Result<()> {
+        if size > self.io.max_file_size {
+            return Err(Error::TooBig);
+        }
+        Ok(rustix::fs::ftruncate(writable, size).map_err(io::Error::from)?)
+    }
+
     /// Sets attributes of a held file, with the thread's current rights.
     fn apply(&self, caller: &Caller, file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
         let path = proc_path(file);
         if let Some(size) = set.size {
-            if size > self.io.max_file_size {
-                return Err(Error::TooBig);
-            }
             let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             let open = || rustix::fs::open(&*path, flags, Mode::empty());
             let writable = self.tree.with_fds(open).map_err(io::Error::from)?;
-            rustix::fs::ftruncate(writable, size).map_err(io::Error::from)?;
+            self.truncate(writable.as_fd(), size)?;
         }
         if set.uid.is_some() || set.gid.is_some() {
             let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));

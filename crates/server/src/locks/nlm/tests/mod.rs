@@ -2,6 +2,7 @@
 //! a lock manager and a status monitor.
 
 mod local_users;
+mod permissions;
 mod unwritten_records;
 
 use crate::export::{Export, ExportOptions, Squash};
@@ -156,7 +157,12 @@ struct Fixture {
     read_only: bool,
     /// Restart notices are accepted from ports below this.
     ports_below: u16,
+    /// The grace period of the next start.
+    grace: Duration,
 }
+
+/// A short grace period, for tests that wait for its end.
+const GRACE: Duration = Duration::from_secs(3);
 
 impl Fixture {
     async fn new() -> Self {
@@ -187,13 +193,15 @@ impl Fixture {
         let dir = tempfile::tempdir().unwrap();
         let probe = TcpListener::bind("127.0.77.1:0").await.unwrap();
         let port = probe.local_addr().unwrap().port();
-        let (server, served, addr) = serve(&fs, dir.path(), port, read_only, ports_below).await;
+        let (server, served, addr) =
+            serve(&fs, dir.path(), port, read_only, ports_below, GRACE).await;
         let mut client = RpcClient::connect(addr, Source::ANY, LIMITS).await.unwrap();
         let (mnt, args) = (mount::Procedure::Mnt as u32, mount::Mnt { path: "/".into() });
         let root: mount::MntRes = client.call(mount::ID, mnt, &args).await.unwrap();
         let root = Handles::open(dir.path()).unwrap().unseal(&root.unwrap().handle).unwrap();
         let file = Node { id: made.attr.id, ..root };
-        Self { server: Some(server), served, addr, fs, file, dir, port, read_only, ports_below }
+        let (server, grace) = (Some(server), GRACE);
+        Self { server, served, addr, fs, file, dir, port, read_only, ports_below, grace }
     }
 
     async fn stop(&mut self) {
@@ -202,8 +210,9 @@ impl Fixture {
     }
 
     async fn start(&mut self) {
+        let (dir, port, ports_below) = (self.dir.path(), self.port, self.ports_below);
         let (server, served, addr) =
-            serve(&self.fs, self.dir.path(), self.port, self.read_only, self.ports_below).await;
+            serve(&self.fs, dir, port, self.read_only, ports_below, self.grace).await;
         (self.server, self.served, self.addr) = (Some(server), served, addr);
     }
 
@@ -273,13 +282,14 @@ async fn serve(
     port: u16,
     read_only: bool,
     ports_below: u16,
+    grace: Duration,
 ) -> (Server, tokio::task::JoinHandle<std::io::Result<()>>, SocketAddr) {
     let options = ExportOptions { squash: Squash::Nobody, read_only, ..ExportOptions::default() };
     let export = Export { path: "/".into(), source: "/".into(), fs: fs.clone(), options };
     let mut config = ServerConfig::new(vec![export], state_dir);
     config.clients_rpcbind = port;
     config.notice_ports_below = ports_below;
-    config.grace = Duration::from_secs(3);
+    config.grace = grace;
     let server = Server::new(config).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
