@@ -209,7 +209,7 @@ pub(super) enum Needs {
     /// The same for SETATTR of the size. In minor version 0, the server knows the client of a delegation only if its
     /// own user calls, so that another one would recall it.
     Resizes,
-    /// The same without a state, so that nobody is known to have created the file.
+    /// The same without a state, so the server knows of no creator of the file.
     Without(Access),
     /// The kernel's answer alone.
     Kernel(Access),
