@@ -209,7 +209,7 @@ pub(super) enum Needs {
     /// The same for SETATTR of the size. In minor version 0, the server knows the client of a delegation only if its
     /// own user calls, so that another one would recall it.
     Resizes,
-    /// The same without a state, so that nobody is known to have created the file.
+    /// The same without a state, so the server knows of no creator of the file.
     Without(Access),
     /// The kernel's answer alone.
     Kernel(Access),
@@ -418,7 +418,7 @@ pub(super) const IO: [Row; 9] = [
 ];
 
 /// What else users do with a delegated file.
-const DELEGATED: [Row; 17] = [
+const DELEGATED: [Row; 16] = [
     row("IO_ADVISE", 2, Under(READ), |s| {
         let (offset, count, hints) = (0, 0, Bitmap::EMPTY);
         s.on_file(Op::IoAdvise(io_advise::Args { stateid: s.stateid, offset, count, hints }))
@@ -452,7 +452,6 @@ const DELEGATED: [Row; 17] = [
     }),
     // Locks exclude, and grant no right: users of a client need none.
     row("LOCK", 1, Nothing, |s| s.locks(LockType::Read)),
-    row("TEST_STATEID", 1, Nothing, |s| vec![Op::TestStateid(vec![s.stateid].into())]),
 ];
 
 /// What of a delegation and the open that it came with a client keeps.
