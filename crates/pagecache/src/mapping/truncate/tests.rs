@@ -3,6 +3,7 @@
 use crate::file::segments::Segment;
 use crate::mapping::writeback::Ask;
 use crate::testing::{Rig, poll_once};
+use crate::writeback::flusher::DirtyFile;
 use crate::{Background, Config, File};
 use async_trait::async_trait;
 use pollster::block_on;
@@ -186,10 +187,12 @@ fn what_is_known_of_the_stores_file_is_true_after_each_change() {
             for file in [&file, &from] {
                 file.write_at(&[1; 8192], 0, IoFlags::empty()).unwrap();
             }
+            let mapping = &file.open.mapping;
             if is_synced {
                 file.sync(true).unwrap();
+                mapping.clone().flush(false, mapping.memory.now());
+                assert!(mapping.state.lock().listed.is_none(), "the flusher has left it");
             }
-            let mapping = &file.open.mapping;
             assert!(mapping.state.lock().durability.is_synced(), "{name}");
             change(&file, &from).unwrap();
             let state = mapping.state.lock();
@@ -388,6 +391,19 @@ fn a_copy_of_less_than_was_asked_for_changes_no_more() {
     let mut bytes = [9; 4097];
     assert_eq!(to.read_at(&mut bytes, 0, IoFlags::empty()), Ok(4096));
     assert_eq!(bytes[..4096], [1; 4096]);
+}
+
+#[test]
+fn a_clone_replaces_the_last_page_in_part_too() {
+    let rig = Rig::new();
+    let (from, to) = (rig.create("a"), rig.create("b"));
+    for (file, byte) in [(&from, 1), (&to, 2)] {
+        file.write_at(&[byte; 5000], 0, IoFlags::empty()).unwrap();
+    }
+    block_on(to.clone_range_async(&from, 0, 0, 0)).unwrap();
+    let mut bytes = [9; 5000];
+    assert_eq!(to.read_at(&mut bytes, 0, IoFlags::empty()), Ok(5000));
+    assert_eq!(bytes, [1; 5000]);
 }
 
 #[test]
