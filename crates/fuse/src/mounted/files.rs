@@ -395,14 +395,19 @@ impl Mounted {
         if can.contains(Capabilities::CLONE)
             && is_sharable(&to.file.getattr().await?, size, (at, len, to_at))
         {
+            // A loss is reported, and not taken for a store that does not share.
+            let losses = || (from.file.write_errors(), to.file.write_errors());
+            let before = losses();
+            from.file.write_back_async().await?;
+            to.file.write_back_async().await?;
             match to.file.clone_range_async(&from.file, at, len, to_at).await {
                 Ok(()) => {
                     self.drop_attributes(args.nodeid_out);
                     return Ok(copied(len, long_count));
                 }
-                Err(Error::NotSupported | Error::CrossDevice | Error::Invalid) => {}
-                // Also one of writeback, which is reported only once.
-                Err(error) => return Err(error.into()),
+                Err(error) if losses() != before => return Err(error.into()),
+                // As in the kernel, what cannot be shared is copied.
+                Err(_) => {}
             }
         }
         if !can.contains(Capabilities::COPY) {

@@ -71,12 +71,6 @@ impl Open {
         errors.tell(&self.seen_error)?;
         Ok(errors.count())
     }
-
-    /// The same, but a later call reports the error again.
-    pub(crate) fn pending_error(&self) -> Result<()> {
-        let seen = self.seen_error.load(Ordering::Relaxed);
-        self.mapping.state.lock().errors.show(seen)
-    }
 }
 
 impl File {
@@ -205,7 +199,8 @@ impl File {
             true => mapping.write_and_sync(0..u64::MAX, self.write_errors(), true).await,
             false => mapping.write_back(0..u64::MAX).await,
         };
-        self.open.pending_error()?;
+        let seen = self.open.seen_error.load(Ordering::Relaxed);
+        mapping.state.lock().errors.show(seen)?;
         written
     }
 

@@ -181,7 +181,8 @@ impl File {
                         unseen = Unseen::Stop;
                     }
                 }
-                Err(error) if done == 0 => return Err(error),
+                // Nobody sees that a mapped write ends early.
+                Err(error) if done == 0 || unseen == Unseen::Leave => return Err(error),
                 Err(_) => break,
             }
         }
@@ -298,7 +299,10 @@ impl Open {
             }
             match unseen {
                 Unseen::Report => drop(self.unseen_error()?),
-                Unseen::Stop => self.pending_error()?,
+                Unseen::Stop => {
+                    let seen = self.seen_error.load(Ordering::Relaxed);
+                    mapping.state.lock().errors.since(seen)?;
+                }
                 Unseen::Leave => {}
             }
             if !waited {

@@ -285,4 +285,41 @@ mod tests {
             std::thread::yield_now();
         }
     }
+
+    #[test]
+    fn a_look_of_the_flusher_comes_earlier_and_never_later() {
+        let config = Config { background: Background::Rounds, ..Config::default() };
+        let rig = Rig::configured(MemoryFs::new(), config);
+        let file = rig.create("f");
+        let mapping = file.open.mapping.clone();
+        let urgent_at = || mapping.state.lock().urgent_at.unwrap();
+        let look = || {
+            let state = mapping.state.lock();
+            state.listed.as_ref().map(|listed| (listed.due, listed.unbegun)).unwrap()
+        };
+        // Gathering begins with the first write, and the flusher looks again when it ends.
+        file.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
+        let gathered = urgent_at();
+        file.write_at(&[1; 4096], 4096, IoFlags::UNCACHED).unwrap();
+        assert_eq!((urgent_at(), look()), (gathered, (gathered, true)));
+        mapping.clone().flush(false, gathered - Duration::from_nanos(1));
+        assert_eq!(look(), (gathered, true), "nothing has begun");
+        // A retry moves it to its own time, which is before the pages are old.
+        let retry_at = gathered + Duration::from_secs(1);
+        mapping.state.lock().retry_at = Some(retry_at);
+        mapping.note_progress(&mut mapping.state.lock());
+        assert_eq!(look().0, gathered, "not later");
+        mapping.state.lock().urgent_at = None;
+        mapping.clone().flush(false, gathered);
+        assert_eq!(look(), (retry_at, true));
+        mapping.state.lock().retry_at = None;
+        // All at once.
+        mapping.flush_soon();
+        assert!(look().0 <= Instant::now());
+        let asked = urgent_at();
+        mapping.flush_soon();
+        assert_eq!(urgent_at(), asked, "it goes on");
+        mapping.clone().flush(true, asked);
+        assert!(mapping.state.lock().is_clean() && !look().1);
+    }
 }

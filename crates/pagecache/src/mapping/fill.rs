@@ -416,3 +416,220 @@ unsafe impl Buffer for FrameBuffer {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::mapping::writeback::Ask;
+    use crate::testing::Rig;
+    use crate::{Background, Config, File};
+    use weir_stores::fault::{Call, What};
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::{Advice, Extent, IoFlags};
+
+    const PAGE: u64 = PAGE_SIZE as u64;
+
+    /// A file in the store of which nothing is cached, in a cache without threads of its own.
+    fn cold(pages: u64) -> (Rig, File) {
+        let config = Config { background: Background::Rounds, ..Config::default() };
+        let rig = Rig::configured(MemoryFs::new(), config);
+        let file = rig.create("f");
+        file.write_at(&vec![1; (pages * PAGE) as usize], 0, IoFlags::empty()).unwrap();
+        file.sync(true).unwrap();
+        drop_clean(&file);
+        (rig, file)
+    }
+
+    fn drop_clean(file: &File) {
+        file.advise(0, 0, Advice::DontNeed).unwrap();
+        assert_eq!(file.resident(), []);
+    }
+
+    fn start_fill(file: &File, page: u64, pages: usize) -> Option<Arc<Fill>> {
+        let mapping = &file.open.mapping;
+        let frames = mapping.memory.try_alloc(pages, pages, CachePolicy::Cached).unwrap();
+        mapping.start_fill(page, frames, Purpose::default())
+    }
+
+    fn read(file: &File, page: u64) -> Result<[u8; PAGE_SIZE]> {
+        let mut bytes = [9; PAGE_SIZE];
+        let n = file.read_at(&mut bytes, page * PAGE, IoFlags::empty())?;
+        assert_eq!(n, PAGE_SIZE);
+        Ok(bytes)
+    }
+
+    #[test]
+    fn each_fill_publishes_its_own_pages_and_leaves_newer_ones() {
+        let (rig, file) = cold(6);
+        rig.always(Call::Read, What::Hold);
+        let first = start_fill(&file, 0, 3).unwrap();
+        let second = start_fill(&file, 3, 3).unwrap();
+        assert_ne!(first.number, second.number);
+        assert_eq!(file.open.mapping.fill_in_flight(second.number).unwrap().pages(), 3..6);
+        assert!(start_fill(&file, 2, 1).is_none(), "in flight");
+        file.write_at(&[2; PAGE_SIZE], PAGE, IoFlags::empty()).unwrap();
+        rig.store.clear();
+        rig.store.release();
+        assert_eq!(rig.fs.cache().dirty_bytes(), PAGE);
+        assert_eq!([0, 1, 2].map(|page| read(&file, page).unwrap()[0]), [1, 2, 1]);
+        file.sync(true).unwrap();
+        drop_clean(&file);
+        assert_eq!(read(&file, 1), Ok([2; PAGE_SIZE]), "the written page was dirty");
+    }
+
+    #[test]
+    fn pages_past_the_stores_end_are_zeros_that_were_never_written() {
+        let (rig, file) = cold(1);
+        file.truncate(100).unwrap();
+        file.sync(true).unwrap();
+        drop_clean(&file);
+        // The store learns of the length with the write.
+        rig.always(Call::Write, What::Hold);
+        file.write_at(&[2; PAGE_SIZE], 4 * PAGE, IoFlags::empty()).unwrap();
+        let page = read(&file, 0).unwrap();
+        assert_eq!((&page[..100], &page[100..]), (&[1; 100][..], &[0; PAGE_SIZE - 100][..]));
+        assert_eq!(read(&file, 2), Ok([0; PAGE_SIZE]));
+    }
+
+    #[test]
+    fn a_page_of_which_the_store_returns_a_part_is_not_published() {
+        let (rig, file) = cold(3);
+        rig.always(Call::Read, What::Short(PAGE_SIZE + 100));
+        let fill = start_fill(&file, 0, 3).unwrap();
+        assert_eq!((fill.result(), file.resident()), (Some(Ok(())), vec![0..PAGE]));
+        rig.store.clear();
+        assert_eq!(read(&file, 1), Ok([1; PAGE_SIZE]));
+    }
+
+    #[test]
+    fn bytes_of_a_page_that_the_store_has_as_holes_are_zeros() {
+        let (rig, file) = cold(2);
+        let mapping = &file.open.mapping;
+        let mut frames = mapping.memory.try_alloc(2, 2, CachePolicy::Cached).unwrap();
+        // What an earlier use of the frames has left.
+        (0..2).for_each(|index| frames.write(index, 0, &[7; PAGE_SIZE]));
+        rig.always(Call::Read, What::Hold);
+        let fill = start_fill(&file, 0, 2).unwrap();
+        let layout =
+            layout(&[(false, 100), (true, 200), (false, 4196), (true, 4296), (false, 8192)]);
+        mapping.end_fill(&fill, frames, Ok(layout));
+        let data = |page| {
+            let bytes = read(&file, page).unwrap();
+            (0..PAGE_SIZE).filter(|&at| bytes[at] != 0).collect::<Vec<_>>()
+        };
+        assert_eq!((data(0), data(1)), ((100..200).collect(), (100..200).collect()));
+    }
+
+    /// Extents from 0 on: whether each is data, and its end.
+    fn layout(extents: &[(bool, u64)]) -> Layout {
+        let mut start = 0;
+        let extents = extents.iter().map(|&(is_data, end)| {
+            let kind = if is_data { SegmentKind::Data } else { SegmentKind::Hole };
+            Extent { kind, start: std::mem::replace(&mut start, end), end }
+        });
+        Layout { extents: extents.collect(), eof: false }
+    }
+
+    /// The slots after a fill of the first page of 8 whose answer is `extents`, if `meanwhile` happens.
+    fn slots(extents: &[(bool, u64)], meanwhile: impl FnOnce(&Rig, &File)) -> Vec<Slot> {
+        let (rig, file) = cold(8);
+        rig.always(Call::Read, What::Hold);
+        let fill = start_fill(&file, 0, 1).unwrap();
+        meanwhile(&rig, &file);
+        let mapping = &file.open.mapping;
+        let frames = mapping.memory.try_alloc(1, 1, CachePolicy::Cached).unwrap();
+        mapping.end_fill(&fill, frames, Ok(layout(extents)));
+        let guard = mapping.memory.epoch.enter();
+        (0..9).map(|page| mapping.index.get(page, &guard)).collect()
+    }
+
+    #[test]
+    fn a_hole_beyond_the_request_is_known_for_whole_pages_up_to_the_end() {
+        let holes = |extents: &[(bool, u64)]| {
+            let slots = slots(extents, |_, _| ());
+            (0..9).filter(|&page| slots[page] == Slot::Hole).collect::<Vec<_>>()
+        };
+        assert_eq!(holes(&[(false, 4 * PAGE)]), [0, 1, 2, 3]);
+        assert_eq!(holes(&[(false, 4 * PAGE + 4095)]), [0, 1, 2, 3], "data in the rest of page 4");
+        assert_eq!(holes(&[(false, 8 * PAGE)]), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(holes(&[(false, u64::MAX)]), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(holes(&[(true, 4 * PAGE)]), [] as [usize; 0], "data");
+    }
+
+    #[test]
+    fn a_hole_beyond_the_request_replaces_no_page() {
+        let slots = slots(&[(false, 8 * PAGE)], |_, file| {
+            // No change of the index's holes, and no write to the store.
+            assert!(start_fill(file, 3, 1).is_some());
+        });
+        assert!(matches!(slots[3], Slot::InFlight(_)));
+        assert_eq!((slots[2], slots[4]), (Slot::Hole, Slot::Hole));
+    }
+
+    #[test]
+    fn a_hole_beyond_the_request_is_forgotten_after_a_write_to_the_store_or_a_change() {
+        let hole = [(false, 8 * PAGE)];
+        let is_known = |slots: &[Slot]| slots[6] == Slot::Hole;
+        assert!(is_known(&slots(&hole, |_, _| ())));
+        let write = |file: &File, page: u64| {
+            file.write_at(&[2; PAGE_SIZE], page * PAGE, IoFlags::empty()).unwrap();
+        };
+        let begin = |file: &File| {
+            let begun = &mut RangeSet::default();
+            file.open.mapping.start_writeback(0..u64::MAX, Ask::Now, begun);
+        };
+        assert!(!is_known(&slots(&hole, |_, file| {
+            write(file, 6);
+            begin(file);
+            file.open.mapping.drop_clean(6..7);
+        })));
+        // Another program has written there.
+        assert!(!is_known(&slots(&hole, |_, file| {
+            let mapping = &file.open.mapping;
+            mapping.invalidate(&mut mapping.state.lock(), 8 * PAGE);
+        })));
+    }
+
+    #[test]
+    fn a_hole_that_the_store_found_during_a_write_is_forgotten() {
+        let (rig, file) = cold(8);
+        rig.always(Call::Write, What::Hold);
+        file.write_at(&[2; PAGE_SIZE], 6 * PAGE, IoFlags::empty()).unwrap();
+        let mapping = &file.open.mapping;
+        mapping.start_writeback(0..u64::MAX, Ask::Now, &mut RangeSet::default());
+        rig.always(Call::Read, What::Hold);
+        let fill = start_fill(&file, 0, 1).unwrap();
+        // The store has answered before the write, and the page is dropped before the answer arrives.
+        assert!(rig.store.release_one());
+        mapping.drop_clean(6..7);
+        let frames = mapping.memory.try_alloc(1, 1, CachePolicy::Cached).unwrap();
+        mapping.end_fill(&fill, frames, Ok(layout(&[(false, 8 * PAGE)])));
+        rig.store.clear();
+        assert_eq!(read(&file, 6), Ok([2; PAGE_SIZE]));
+    }
+
+    #[test]
+    fn an_answer_without_progress_is_an_error() {
+        let (rig, file) = cold(1);
+        rig.always(Call::Read, What::Hold);
+        let fill = start_fill(&file, 0, 1).unwrap();
+        let mapping = &file.open.mapping;
+        let frames = mapping.memory.try_alloc(1, 1, CachePolicy::Cached).unwrap();
+        mapping.end_fill(&fill, frames, Ok(Layout::default()));
+        assert_eq!(fill.result(), Some(Err(Error::Io)));
+        assert!(start_fill(&file, 0, 1).is_some(), "its pages are empty again");
+    }
+
+    #[test]
+    fn the_end_of_a_fill_wakes_those_who_wait_for_its_memory() {
+        let (rig, file) = cold(1);
+        rig.always(Call::Read, What::Hold);
+        let fill = start_fill(&file, 0, 1).unwrap();
+        let waiters = &file.open.mapping.memory.waiters;
+        let _waiting = waiters.enter(CachePolicy::Cached);
+        let moved = waiters.moved();
+        rig.store.release();
+        assert!(fill.result().is_some());
+        assert_ne!(waiters.moved(), moved);
+    }
+}

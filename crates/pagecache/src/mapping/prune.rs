@@ -80,3 +80,41 @@ impl Mapping {
         self.note_pruned(pruned);
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::mapping::writeback::Ask;
+    use crate::testing::Rig;
+    use crate::{Background, Config};
+    use weir_stores::fault::{Call, What};
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::IoFlags;
+
+    #[test]
+    fn only_a_clean_page_that_no_reader_has_is_pruned() {
+        let config = Config { background: Background::Rounds, ..Config::default() };
+        let rig = Rig::configured(MemoryFs::new(), config);
+        let file = rig.create("f");
+        let mapping = &file.open.mapping;
+        let mut page = RangeSet::default();
+        page.insert(0..1);
+        let stays = |why| {
+            mapping.prune(&page);
+            assert_eq!(file.resident(), [0..4096], "{why}");
+        };
+        rig.always(Call::Write, What::Hold);
+        file.write_at(&[1; 4096], 0, IoFlags::UNCACHED).unwrap();
+        stays("dirty");
+        mapping.start_writeback(0..u64::MAX, Ask::Now, &mut RangeSet::default());
+        assert_eq!(rig.store.held(), 1);
+        stays("under writeback");
+        rig.store.release();
+        assert_eq!(file.resident(), [], "written");
+        let lent = file.read_segments(0, 4096, IoFlags::UNCACHED).unwrap();
+        stays("lent");
+        drop(lent);
+        mapping.prune(&page);
+        assert_eq!(file.resident(), []);
+    }
+}

@@ -446,7 +446,8 @@ impl Mapping {
         let mapping = self.clone();
         let work = async move {
             let _exclusive = mapping.lock_invalidate().await;
-            if mapping.others_came_first().await {
+            // Nothing is left to set if another call has done it.
+            if wanted(&mapping).is_none() || mapping.others_came_first().await {
                 return;
             }
             let Some(mtime) = wanted(&mapping) else { return };
@@ -530,9 +531,11 @@ fn frame_slices<'a>(
 mod tests {
     use super::*;
     use crate::testing::{Rig, poll_once};
+    use crate::{Background, Config, File};
     use std::pin::{Pin, pin};
-    use weir_stores::fault::{Call, Rule, What, When};
-    use weir_vfs::{FileId, IoFlags, UNCACHED_MARK, UNCACHED_XATTR, XattrMode};
+    use weir_stores::fault::{Call, Fault, Rule, What, When};
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::{FileId, FileSystem, IoFlags, UNCACHED_MARK, UNCACHED_XATTR, XattrMode};
 
     type Asked = for<'a> fn(&'a Rig, FileId) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
@@ -615,5 +618,77 @@ mod tests {
         assert!(poll_once(other.as_mut()).is_ready());
         assert_eq!(poll_once(sync.as_mut()), std::task::Poll::Ready(Ok(())));
         assert_eq!(rig.store.injected(), 1, "set once");
+    }
+
+    /// A rig without threads of its own.
+    fn quiet(store: Arc<dyn FileSystem>) -> Rig {
+        Rig::configured(store, Config { background: Background::Rounds, ..Config::default() })
+    }
+
+    fn begin(file: &File) -> Vec<Range<u64>> {
+        let mapping = &file.open.mapping;
+        mapping.start_writeback(0..u64::MAX, Ask::Now, &mut RangeSet::default());
+        mapping.state.lock().writeback.values().cloned().collect()
+    }
+
+    #[test]
+    fn pages_under_writeback_stay_and_have_one_write() {
+        let rig = quiet(MemoryFs::new());
+        let file = rig.create("f");
+        rig.always(Call::Write, What::Hold);
+        file.write_at(&[1; 4096], 2 * 4096, IoFlags::empty()).unwrap();
+        assert_eq!(begin(&file), [2..3]);
+        file.open.mapping.drop_clean(0..u64::MAX);
+        assert_eq!(file.resident(), [2 * 4096..3 * 4096]);
+        file.write_at(&[2; 4 * 4096], 0, IoFlags::empty()).unwrap();
+        assert_eq!(begin(&file), [2..3, 0..2, 3..4]);
+        rig.store.clear();
+        rig.store.release();
+        file.sync(true).unwrap();
+    }
+
+    #[test]
+    fn no_write_begins_during_a_change() {
+        let rig = quiet(MemoryFs::new());
+        let file = rig.create("f");
+        rig.always(Call::PunchHole, What::Hold);
+        rig.always(Call::Write, What::Hold);
+        file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
+        let mut punch = pin!(file.punch_hole_async(4096, 4096));
+        assert!(poll_once(punch.as_mut()).is_pending());
+        assert_eq!(begin(&file), []);
+        rig.store.clear();
+        rig.store.release();
+        assert_eq!(pollster::block_on(punch), Ok(()));
+    }
+
+    #[test]
+    fn a_loss_leaves_what_is_being_written_and_what_was_appended() {
+        let disk = Fault::over(MemoryFs::new(), 1);
+        let (when, what) = (When::Nth(0), What::Fail(Error::NoSpace));
+        disk.add(Rule { call: Call::Write, when, what });
+        let rig = quiet(disk);
+        let file = rig.create("f");
+        rig.always(Call::Write, What::Hold);
+        file.write_at(&[1; 100], 0, IoFlags::empty()).unwrap();
+        assert_eq!(begin(&file), [0..1]);
+        // In the frame that is being written.
+        file.write_at(&[1; 100], 100, IoFlags::empty()).unwrap();
+        assert!(rig.store.release_one());
+        assert_eq!((file.write_errors(), file.size()), (1, 200));
+        rig.store.clear();
+        rig.store.release();
+        assert_eq!([0; 2].map(|_| file.sync(true)), [Err(Error::NoSpace), Ok(())]);
+        assert_eq!(pollster::block_on(rig.fs.store().getattr(file.id())).unwrap().size, 200);
+
+        let first = When::Touching(0..4096);
+        rig.store.add(Rule { call: Call::Write, when: first, what });
+        rig.always(Call::Write, What::Hold);
+        file.write_at(&[1; 4096], 5 * 4096, IoFlags::empty()).unwrap();
+        assert_eq!(begin(&file), [5..6]);
+        file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
+        assert_eq!(begin(&file), [5..6]);
+        assert_eq!((file.write_errors(), file.size()), (2, 6 * 4096));
+        rig.store.release();
     }
 }

@@ -216,6 +216,39 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_delays_reuse_until_its_outermost_guard_is_gone() {
+        let domain = Domain::new();
+        let outer = domain.enter();
+        drop(domain.enter());
+        let tag = domain.now();
+        assert!(!passes(&domain, tag));
+        drop(outer);
+        passes_in_the_end(&domain, tag);
+    }
+
+    #[test]
+    fn a_thread_is_everywhere_only_while_it_is_in_two_domains() {
+        let (one, two) = (Domain::new(), Domain::new());
+        let entered = || LOCAL.with(|local| local.entered.load(Ordering::Relaxed));
+        let outer = one.enter();
+        let inner = one.enter();
+        assert_eq!(entered(), one.moment.load(Ordering::Relaxed));
+        drop(two.enter());
+        assert_eq!(entered(), EVERYWHERE, "until it has left both");
+        drop((inner, outer));
+        assert_eq!(entered(), OUTSIDE);
+    }
+
+    #[test]
+    fn a_thread_that_ends_leaves_no_line() {
+        let line = std::thread::spawn(|| {
+            drop(Domain::new().enter());
+            LOCAL.with(|local| Arc::downgrade(&local.entered))
+        });
+        assert_eq!(line.join().unwrap().strong_count(), 0);
+    }
+
+    #[test]
     fn a_reader_delays_no_reuse_in_another_domain() {
         let (domain, other) = (Domain::new(), Domain::new());
         while_inside(&[&other], || passes_in_the_end(&domain, domain.now()));

@@ -39,16 +39,55 @@ impl Patience {
     /// Looks again, and returns whether the wait is over. It ends after two seconds at the latest,
     /// since a store that hangs must not block the files of other stores forever.
     pub(super) fn is_over(&mut self, memory: &Memory) -> bool {
-        let now = memory.now();
+        let scale = memory.patience_scale.load(Ordering::Relaxed);
+        self.look(memory.now(), memory.arena.returns(), scale)
+    }
+
+    fn look(&mut self, now: Instant, returns: u32, scale: u32) -> bool {
         let passed = (now - std::mem::replace(&mut self.looked, now)).min(CREDIT);
         self.waited += passed;
-        let returns = memory.arena.returns();
         if std::mem::replace(&mut self.returns, returns) != returns {
             self.stuck = Duration::ZERO;
         } else {
             self.stuck += passed;
         }
-        let scale = memory.patience_scale.load(Ordering::Relaxed);
         self.stuck >= STUCK * scale || self.waited >= AT_MOST * scale
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// After how many looks, a millisecond apart, the wait is over if a frame is returned every so often.
+    fn looks(returned_every: u32, scale: u32) -> u32 {
+        let begun = Instant::now();
+        let (waited, stuck) = (Duration::ZERO, Duration::ZERO);
+        let mut patience = Patience { looked: begun, waited, stuck, returns: 0 };
+        let mut is_over = |look: u32| {
+            let now = begun + Duration::from_millis(look.into());
+            patience.look(now, look / returned_every, scale)
+        };
+        (1..).find(|look| is_over(*look)).unwrap()
+    }
+
+    #[test]
+    fn a_wait_lasts_longer_while_frames_are_returned() {
+        assert_eq!(looks(u32::MAX, 1), 250);
+        assert_eq!(looks(200, 1), 2000);
+        assert_eq!(looks(300, 1), 250);
+        assert_eq!(looks(u32::MAX, 4), 1000);
+    }
+
+    #[test]
+    fn a_time_in_which_the_thread_did_not_run_counts_as_one_look() {
+        let mut patience = Patience {
+            looked: Instant::now(),
+            waited: Duration::ZERO,
+            stuck: Duration::ZERO,
+            returns: 0,
+        };
+        assert!(!patience.look(patience.looked + Duration::from_secs(60), 0, 1));
+        assert_eq!((patience.waited, patience.stuck), (CREDIT, CREDIT));
     }
 }

@@ -86,3 +86,77 @@ impl Memory {
         })
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::testing::Rig;
+    use crate::{Background, Config, File};
+    use std::sync::Arc;
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::IoFlags;
+
+    /// A file of clean pages, in a cache without threads of its own.
+    fn clean(pages: usize) -> (Rig, File) {
+        let config = Config { background: Background::Rounds, ..Config::default() };
+        let rig = Rig::configured(MemoryFs::new(), config);
+        let file = rig.create("f");
+        file.write_at(&vec![1; pages * 4096], 0, IoFlags::empty()).unwrap();
+        file.sync(true).unwrap();
+        (rig, file)
+    }
+
+    fn memory(file: &File) -> Arc<Memory> {
+        file.open.mapping.memory.clone()
+    }
+
+    fn candidates(memory: &Memory, want: usize) -> Vec<Candidate> {
+        let mut pass =
+            Pass { uncached_only: false, looks: 100, uncached_looks: 0, pinned_in: None };
+        memory.queues.lock().candidates(&memory.arena, want, &mut pass)
+    }
+
+    #[test]
+    fn reclaim_takes_what_it_finds_and_ends() {
+        for effort in [Effort::Foreground, Effort::Background] {
+            let (_rig, file) = clean(3);
+            let memory = memory(&file);
+            assert_eq!(memory.reclaim(2, Reach::Uncached, effort), 0);
+            assert_eq!(memory.reclaim(2, Reach::All, effort), 2);
+            assert_eq!(file.resident(), [8192..3 * 4096]);
+            assert_eq!(memory.reclaim(2, Reach::All, effort), 1);
+            assert_eq!((file.resident(), memory.reclaim(2, Reach::All, effort)), (vec![], 0));
+        }
+    }
+
+    #[test]
+    fn a_candidate_that_is_used_meanwhile_stays_and_returns_to_its_queue() {
+        let (_rig, file) = clean(3);
+        let memory = memory(&file);
+        let group = candidates(&memory, 3);
+        assert_eq!((group.len(), memory.queues.lock().len()), (3, 0));
+        // An append within the page's frame, and a reader.
+        let arena = &memory.arena;
+        arena.meta(group[0].frame).set(crate::memory::arena::flag::DIRTY);
+        let lent = file.read_segments(4096, 4096, IoFlags::empty()).unwrap();
+        assert_eq!(memory.evict(&group), 1);
+        assert_eq!(file.resident(), [0..8192]);
+        assert_eq!(memory.queues.lock().len(), 1, "the dirty page is parked");
+        arena.meta(group[0].frame).clear(UNWRITTEN);
+        memory.queues.lock().cleaned(arena, [group[0].frame].into_iter());
+        drop(lent);
+        assert_eq!(memory.reclaim(3, Reach::All, Effort::Background), 2);
+    }
+
+    #[test]
+    fn a_page_that_was_evicted_from_the_small_queue_is_remembered() {
+        let (_rig, file) = clean(2);
+        let memory = memory(&file);
+        assert_eq!(memory.reclaim(1, Reach::All, Effort::Foreground), 1);
+        let mut bytes = [0; 4096];
+        assert_eq!(file.read_at(&mut bytes, 0, IoFlags::empty()), Ok(4096));
+        let queues = candidates(&memory, 2);
+        let main: Vec<_> = queues.iter().map(|found| (found.page, found.queue)).collect();
+        assert_eq!(main, [(1, Queue::Small), (0, Queue::Main)]);
+    }
+}

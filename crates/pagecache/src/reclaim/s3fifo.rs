@@ -305,3 +305,228 @@ impl Ghosts {
         hit
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use weir_base::PAGE_SIZE;
+
+    const FRAMES: u32 = 64;
+
+    struct Cache {
+        arena: Arc<Arena>,
+        queues: Queues,
+        clock: AtomicU32,
+    }
+
+    impl Cache {
+        fn new() -> Self {
+            let arena = Arc::new(Arena::new(FRAMES, FRAMES).unwrap());
+            Self { arena, queues: Queues::new(FRAMES, FRAMES), clock: AtomicU32::new(0) }
+        }
+
+        /// A page that is in no queue.
+        fn page(&self, flags: u16) -> FrameNo {
+            self.arena.take(1, 1).unwrap().publish(0, flags, PAGE_SIZE)
+        }
+
+        fn insert(&mut self, flags: u16, key: u64) -> FrameNo {
+            let frame = self.page(flags);
+            self.queues.insert(&self.arena, frame, key, &self.clock);
+            frame
+        }
+
+        /// A page in the small queue, or the one of uncached pages.
+        fn new_page(&mut self, flags: u16) -> FrameNo {
+            self.insert(flags, 0)
+        }
+
+        fn main_page(&mut self) -> FrameNo {
+            self.queues.ghosts.remember(1);
+            let frame = self.insert(0, 1);
+            assert_eq!(self.queue_of(frame), Some(Queue::Main));
+            frame
+        }
+
+        fn replace(&mut self, old: FrameNo, flags: u16) -> FrameNo {
+            let new = self.page(flags);
+            self.queues.replace(&self.arena, old, new, &self.clock);
+            new
+        }
+
+        fn set(&self, frame: FrameNo, flags: u16) {
+            self.arena.meta(frame).set(flags);
+        }
+
+        fn queue_of(&self, frame: FrameNo) -> Option<Queue> {
+            Queue::of(&self.arena, frame)
+        }
+
+        /// The page's write to the store has ended.
+        fn clean(&mut self, frame: FrameNo) {
+            self.arena.meta(frame).clear(UNWRITTEN);
+            self.queues.cleaned(&self.arena, [frame].into_iter());
+        }
+
+        fn look(&mut self, want: usize, looks: usize, uncached_only: bool) -> Vec<FrameNo> {
+            let mut pass =
+                Pass { uncached_only, looks, uncached_looks: looks / 2, pinned_in: None };
+            let found = self.queues.candidates(&self.arena, want, &mut pass);
+            found.iter().map(|candidate| candidate.frame).collect()
+        }
+
+        /// All candidates.
+        fn drain(&mut self) -> Vec<FrameNo> {
+            self.look(FRAMES as usize, 4 * FRAMES as usize, false)
+        }
+    }
+
+    #[test]
+    fn the_oldest_pages_go_first_and_used_ones_later() {
+        let mut cache = Cache::new();
+        let [a, b, c] = [0; 3].map(|_| cache.new_page(0));
+        cache.set(b, flag::REFERENCED);
+        assert_eq!(cache.look(2, 3, false), [a, c]);
+        assert_eq!((cache.queue_of(a), cache.queue_of(b)), (None, Some(Queue::Main)));
+        assert_eq!((cache.queues.len(), cache.drain()), (1, vec![b]));
+        assert_eq!(cache.queues.len(), 0);
+    }
+
+    #[test]
+    fn a_page_that_is_not_written_is_parked_until_it_is_clean() {
+        for flags in [flag::DIRTY, flag::WRITEBACK] {
+            let mut cache = Cache::new();
+            let [parked, other] = [flags, 0].map(|flags| cache.new_page(flags));
+            assert_eq!(cache.drain(), [other]);
+            assert_eq!(cache.queues.len(), 0, "looked at once");
+            cache.queues.cleaned(&cache.arena, [parked].into_iter());
+            assert_eq!((cache.queues.len(), cache.drain()), (0, vec![]), "not clean yet");
+            cache.clean(parked);
+            cache.clean(parked);
+            assert_eq!((cache.queues.len(), cache.drain()), (1, vec![parked]));
+        }
+    }
+
+    #[test]
+    fn removing_a_page_leaves_its_neighbours() {
+        for removed in 0..4 {
+            let mut cache = Cache::new();
+            let parked = cache.new_page(flag::DIRTY);
+            assert_eq!(cache.drain(), []);
+            let mut all = vec![parked];
+            all.extend([0; 3].map(|_| cache.new_page(0)));
+            cache.queues.remove(&cache.arena, all[removed]);
+            cache.queues.remove(&cache.arena, all[removed]);
+            assert_eq!(cache.queue_of(all.remove(removed)), None);
+            assert_eq!(cache.queues.len(), if removed == 0 { 3 } else { 2 });
+            if removed > 0 {
+                // To the end of the queue, which is looked at next.
+                cache.clean(parked);
+            }
+            assert_eq!(cache.drain(), all);
+        }
+    }
+
+    #[test]
+    fn a_replacement_has_the_place_and_the_use_of_the_old_page() {
+        for at in 0..3 {
+            let mut cache = Cache::new();
+            let mut pages = [0; 3].map(|_| cache.new_page(0));
+            let old = pages[at];
+            pages[at] = cache.replace(old, 0);
+            assert_eq!((cache.queue_of(old), cache.queues.len()), (None, 3));
+            assert_eq!(cache.drain(), pages);
+        }
+        let mut cache = Cache::new();
+        let [a, b] = [0; 2].map(|_| cache.new_page(0));
+        cache.set(a, flag::REFERENCED);
+        let new = cache.replace(a, 0);
+        assert_eq!(cache.look(1, 2, false), [b]);
+        assert_eq!(cache.queue_of(new), Some(Queue::Main));
+    }
+
+    #[test]
+    fn a_replacement_of_a_parked_page_waits_for_its_own_write() {
+        let mut cache = Cache::new();
+        let parked = cache.new_page(flag::WRITEBACK);
+        assert_eq!(cache.drain(), []);
+        let new = cache.replace(parked, flag::DIRTY);
+        cache.clean(parked);
+        assert_eq!((cache.queues.len(), cache.drain()), (0, vec![]));
+        cache.clean(new);
+        assert_eq!((cache.queues.len(), cache.drain()), (1, vec![new]));
+    }
+
+    #[test]
+    fn a_replacement_of_a_page_without_a_queue_enters_its_own() {
+        for (old, new, queue) in [
+            (flag::UNCACHED, flag::UNCACHED, Queue::Uncached),
+            (flag::UNCACHED, 0, Queue::Small),
+            (0, 0, Queue::Small),
+        ] {
+            let mut cache = Cache::new();
+            let page = cache.new_page(old);
+            if old == 0 {
+                assert_eq!(cache.drain(), [page], "out for inspection");
+            }
+            let new = cache.replace(page, new);
+            assert_eq!(cache.queue_of(new), Some(queue));
+            assert_eq!((cache.queue_of(page), cache.queues.len()), (None, 1));
+        }
+    }
+
+    #[test]
+    fn pages_of_uncached_operations_go_first_unless_claimed() {
+        let mut cache = Cache::new();
+        let [small, claimed, uncached] =
+            [0, flag::UNCACHED, flag::UNCACHED].map(|flags| cache.new_page(flags));
+        cache.arena.meta(claimed).clear(flag::UNCACHED);
+        assert_eq!(cache.look(3, 10, true), [uncached]);
+        assert_eq!(cache.queue_of(claimed), Some(Queue::Small));
+        assert_eq!(cache.look(3, 10, true), [], "no others");
+        assert_eq!(cache.drain(), [small, claimed]);
+        let [small, uncached] = [0, flag::UNCACHED].map(|flags| cache.new_page(flags));
+        assert_eq!(cache.drain(), [uncached, small]);
+    }
+
+    #[test]
+    fn a_pinned_page_does_not_hide_those_of_other_queues() {
+        let mut cache = Cache::new();
+        let [pinned, uncached] = [0, flag::UNCACHED].map(|flags| cache.new_page(flags));
+        let main = cache.main_page();
+        cache.arena.pin(pinned);
+        cache.arena.pin(uncached);
+        // One look at each.
+        assert_eq!(cache.look(1, 3, false), [main]);
+        assert_eq!((cache.queues.len(), cache.look(2, 10, false)), (2, vec![]));
+        cache.arena.unpin([pinned, uncached].into_iter());
+        assert_eq!(cache.drain(), [uncached, pinned]);
+    }
+
+    #[test]
+    fn the_small_queue_keeps_a_tenth() {
+        let mut cache = Cache::new();
+        let main = [0; 18].map(|_| cache.main_page());
+        let small = [0; 3].map(|_| cache.new_page(0));
+        assert_eq!(cache.look(3, 3, false), [small[0], main[0], small[1]]);
+    }
+
+    #[test]
+    fn a_page_that_is_missed_soon_enters_the_main_queue_once() {
+        let mut cache = Cache::new();
+        let queue = |cache: &mut Cache| {
+            let frame = cache.insert(0, 5);
+            cache.queue_of(frame)
+        };
+        assert_eq!(queue(&mut cache), Some(Queue::Small), "never dropped");
+        for drops in [FRAMES - 1, FRAMES] {
+            cache.queues.ghosts.remember(5);
+            (0..drops).for_each(|_| cache.queues.ghosts.remember(6));
+            let is_soon = drops < FRAMES;
+            let expected = if is_soon { Queue::Main } else { Queue::Small };
+            assert_eq!(queue(&mut cache), Some(expected), "after {drops} drops");
+            assert_eq!(queue(&mut cache), Some(Queue::Small));
+        }
+    }
+}

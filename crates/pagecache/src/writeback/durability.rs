@@ -98,4 +98,24 @@ mod tests {
         durability.synced(second);
         assert!(durability.is_synced(), "a sync that ends late takes nothing back");
     }
+
+    #[test]
+    fn a_file_without_a_mapping_is_unsynced_until_it_is_synced() {
+        let id = |ino| FileId { ino, generation: 1 };
+        let (mut unsynced, mut changed) = (Unsynced::default(), Durability::default());
+        unsynced.keep(id(1), &changed);
+        assert!(!unsynced.forget(id(1)), "nothing to sync");
+        changed.changed();
+        unsynced.keep(id(1), &changed);
+        let mut again = Durability::default();
+        unsynced.pass_on(id(2), &mut again);
+        assert!(again.is_synced(), "another file");
+        unsynced.pass_on(id(1), &mut again);
+        assert!(!again.is_synced() && !unsynced.forget(id(1)), "its new mapping knows");
+        unsynced.keep(id(1), &changed);
+        assert!(unsynced.forget(id(1)), "a sync begins");
+        unsynced.put_back(id(1));
+        assert_eq!(unsynced.take(), HashSet::from([id(1)]), "it has failed");
+        assert!(unsynced.take().is_empty());
+    }
 }

@@ -134,3 +134,41 @@ pub(crate) fn may_pass(error: Error) -> bool {
             | Error::TimedOut
     )
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_without_a_mapping_is_passed_on_once_unless_its_file_is_gone() {
+        let id = |ino| FileId { ino, generation: 1 };
+        let mut untold = Untold::default();
+        let mut errors = WriteErrors::default();
+        untold.keep(id(1), &errors);
+        errors.note(Error::NoSpace);
+        untold.keep(id(2), &errors);
+        untold.keep(id(3), &errors);
+        assert_eq!(errors.show(0), Err(Error::NoSpace));
+        untold.keep(id(4), &errors);
+        untold.forget(id(3));
+        for (ino, count) in [(1, 0), (2, 1), (2, 0), (3, 0), (4, 0)] {
+            let mut errors = WriteErrors::default();
+            untold.pass_on(id(ino), &mut errors);
+            assert_eq!(errors.count(), count, "file {ino}");
+        }
+        assert_eq!(untold.take(), None);
+    }
+
+    #[test]
+    fn each_open_file_gets_an_error_once_and_later_ones_if_none_did() {
+        let mut errors = WriteErrors::default();
+        let [early, other] = [(); 2].map(|()| AtomicU64::new(errors.cursor()));
+        errors.note(Error::NoSpace);
+        let late = AtomicU64::new(errors.cursor());
+        for open in [&early, &late, &other] {
+            assert_eq!([0; 2].map(|_| errors.tell(open)), [Err(Error::NoSpace), Ok(())]);
+        }
+        assert_eq!((errors.untold(), errors.cursor()), (None, 1), "told");
+        assert_eq!((errors.since(0), errors.since(1)), (Err(Error::NoSpace), Ok(())));
+    }
+}

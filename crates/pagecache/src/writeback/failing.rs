@@ -104,4 +104,18 @@ mod tests {
         seen.move_from(&mut asked, &failing);
         assert_eq!(pages(&seen.still_in(&failing)), [2]);
     }
+
+    #[test]
+    fn pages_that_no_longer_fail_leave_nothing() {
+        let start = Instant::now();
+        let mut failing = Failing::default();
+        failing.insert(1, start);
+        failing.insert(1, start + 2 * TOGETHER);
+        failing.insert(3, start + 4 * TOGETHER);
+        assert_eq!(failing.since(1), Some(start), "from its first failure on");
+        failing.remove(0..2);
+        assert_eq!((failing.since(1), failing.is_empty()), (None, false));
+        failing.remove(3..4);
+        assert!(failing.is_empty());
+    }
 }

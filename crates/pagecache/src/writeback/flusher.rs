@@ -237,3 +237,43 @@ impl Lane {
         numbers.iter().filter_map(|number| list.files.get(number).cloned()).collect()
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::testing::Rig;
+    use crate::{Background, Config};
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::IoFlags;
+
+    #[test]
+    fn a_round_looks_at_each_file_that_is_due_or_can_be_written_once() {
+        let config = Config { background: Background::Rounds, ..Config::default() };
+        let rig = Rig::configured(MemoryFs::new(), config);
+        let files = ["f", "g"].map(|name| rig.create(name));
+        for file in &files {
+            file.write_at(&[1], 0, IoFlags::empty()).unwrap();
+        }
+        let [first, second] = files.each_ref().map(|file| &file.open.mapping);
+        let (lane, memory) = (first.lane(), &first.memory);
+        let looks = |all, pressed, now| lane.to_look_at(memory, all, pressed, now).len();
+        let due = |n: u64| memory.now() + Duration::from_secs(100 * n);
+        let [soon, late] = [due(1), due(2)];
+        for (mapping, at) in [(first, soon), (second, late)] {
+            let listed = &mut mapping.state.lock().listed;
+            lane.files.lock().set_due(listed.as_mut().unwrap(), at);
+        }
+        assert_eq!(lane.files.lock().due.len(), 2, "the earlier times are gone");
+        let before = soon - Duration::from_nanos(1);
+        assert_eq!([before, soon, late].map(|now| looks(false, false, now)), [0, 1, 2]);
+        assert_eq!((looks(false, true, before), looks(false, true, late)), (2, 2));
+        let listed = first.state.lock().listed.take().unwrap();
+        lane.files.lock().set_unbegun(&mut second.state.lock().listed.as_mut().unwrap(), false);
+        assert_eq!((looks(false, true, before), looks(true, false, before)), (1, 2));
+        lane.files.lock().leave(&listed);
+        let list = lane.files.lock();
+        assert_eq!((list.files.len(), list.due.len(), list.unbegun.len()), (1, 1, 0));
+        drop(list);
+        assert_eq!((looks(false, true, late), looks(true, false, late)), (1, 1));
+    }
+}

@@ -134,9 +134,12 @@ impl Drop for SyncTurn<'_> {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use super::{NodeSyncs, SyncBy};
     use crate::File;
     use crate::memory::metadata::Shrinkable;
     use crate::testing::{Rig, poll_once};
+    use std::cell::Cell;
+    use std::future::poll_fn;
     use std::pin::pin;
     use std::task::Poll;
     use weir_stores::fault::{Call, Fault, Rule, What, When};
@@ -272,6 +275,40 @@ mod tests {
             }
             assert_eq!(pollster::block_on(rig.fs.sync_node(id)), Ok(()), "open: {open}");
             drop(file);
+        }
+    }
+
+    #[test]
+    fn calls_that_wait_share_a_failure_and_those_by_id_a_sync() {
+        let id = FileId { ino: 1, generation: 1 };
+        for outcome in [Ok(()), Err(Error::Io)] {
+            let (syncs, begun, may_end) = (NodeSyncs::default(), Cell::new(0), Cell::new(false));
+            let sync = |outcome| {
+                let (begun, may_end) = (&begun, &may_end);
+                async move {
+                    begun.set(begun.get() + 1);
+                    poll_fn(|_| if may_end.get() { Poll::Ready(()) } else { Poll::Pending }).await;
+                    outcome
+                }
+            };
+            let mut first = pin!(syncs.run(id, SyncBy::OpenFile, sync(outcome)));
+            assert!(poll_once(first.as_mut()).is_pending());
+            let mut by_file = pin!(syncs.run(id, SyncBy::OpenFile, sync(Ok(()))));
+            let mut by_id = pin!(syncs.run(id, SyncBy::Id, sync(Ok(()))));
+            let mut shares = pin!(syncs.run(id, SyncBy::Id, sync(Ok(()))));
+            assert!(poll_once(by_file.as_mut()).is_pending());
+            assert!(poll_once(by_id.as_mut()).is_pending());
+            assert!(poll_once(shares.as_mut()).is_pending());
+            assert_eq!(begun.get(), 1, "one at a time");
+            may_end.set(true);
+            assert_eq!(poll_once(first), Poll::Ready(outcome));
+            assert_eq!(poll_once(by_file), Poll::Ready(outcome));
+            assert_eq!(poll_once(by_id), Poll::Ready(outcome));
+            assert_eq!(poll_once(shares), Poll::Ready(outcome));
+            assert_eq!(begun.get(), if outcome.is_ok() { 3 } else { 1 });
+            assert!(syncs.nodes.lock().is_empty());
+            let later = pin!(syncs.run(id, SyncBy::OpenFile, sync(Ok(()))));
+            assert_eq!(poll_once(later), Poll::Ready(Ok(())), "it began after the failure");
         }
     }
 }

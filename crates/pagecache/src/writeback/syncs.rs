@@ -82,4 +82,20 @@ mod tests {
         syncs.end();
         assert_eq!(data_only(&mut syncs, third), Some(true), "no caller needs attributes now");
     }
+
+    #[test]
+    fn a_call_waits_for_the_end_of_the_sync_that_covers_it() {
+        let (mut syncs, durability) = (Syncs::default(), Durability::default());
+        let (first, also) = (syncs.join(true), syncs.join(true));
+        assert!(matches!(syncs.next_step(first, &durability), JoinedSync::Run(_)));
+        let later = syncs.join(true);
+        for number in [first, also, later] {
+            assert!(matches!(syncs.next_step(number, &durability), JoinedSync::Wait));
+        }
+        syncs.end();
+        assert!(matches!(syncs.next_step(also, &durability), JoinedSync::Done));
+        assert!(matches!(syncs.next_step(later, &durability), JoinedSync::Run(_)));
+        assert!(matches!(syncs.next_step(also, &durability), JoinedSync::Done), "beside another");
+        assert!(matches!(syncs.next_step(later, &durability), JoinedSync::Wait));
+    }
 }

@@ -156,3 +156,71 @@ impl FileDirty {
         store >= part.max(1) && (file >= (part / 16).max(1) || most)
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{Cache, Config};
+    use weir_stores::memory::MemoryFs;
+
+    const LIMITS: Limits = Limits {
+        dirty_background: 20,
+        dirty_hard: 100,
+        free_low: 0,
+        free_high: 0,
+        step: 1,
+        reserve: 0,
+        piece: 1,
+        index_bytes: 0,
+        correlated: 0,
+    };
+
+    #[test]
+    fn each_store_and_each_file_has_its_part() {
+        let cache = Cache::new(Config::default()).unwrap();
+        let [fs, of_other_store] = [(); 2].map(|()| cache.mount(MemoryFs::new()));
+        let file = |fs: &crate::CachedFs| FileDirty::new(fs.shared.dirty.clone());
+        let (file, neighbour, other) = (file(&fs), file(&fs), file(&of_other_store));
+        let over = || [&file, &neighbour, &other].map(|file| file.is_over_its_share(&LIMITS));
+        file.add(99);
+        assert_eq!(over(), [false; 3], "below the limit");
+        file.add(1);
+        assert_eq!(over(), [true, false, false]);
+        // A sixteenth of the store's part of the reserve, which is 50.
+        neighbour.add(2);
+        assert_eq!(over(), [true, false, false]);
+        neighbour.add(1);
+        assert_eq!(over(), [true, true, false]);
+        neighbour.sub(3);
+        // With another store the part is 25.
+        other.add(1);
+        assert_eq!(over(), [true, false, false]);
+        other.add(23);
+        assert_eq!(over(), [true, false, false]);
+        other.add(1);
+        assert_eq!(over(), [true, false, true]);
+        other.sub(25);
+        neighbour.add(1);
+        assert_eq!(over(), [true, false, false], "the other store is clean");
+        neighbour.sub(1);
+        file.add(24);
+        assert_eq!(over(), [true, false, false]);
+        file.add(1);
+        assert_eq!(over(), [true, true, false], "all files of the store together");
+        file.sub(125);
+        assert_eq!((over(), cache.dirty_bytes()), ([false; 3], 0));
+    }
+
+    #[test]
+    fn a_writer_pauses_half_way_to_the_limit_for_writes_of_its_own_file() {
+        let cache = Cache::new(Config::default()).unwrap();
+        let fs = cache.mount(MemoryFs::new());
+        let [file, clean] = [(); 2].map(|()| FileDirty::new(fs.shared.dirty.clone()));
+        let pauses = || [&file, &clean].map(|file| file.is_to_pause(&LIMITS));
+        file.add(60);
+        assert_eq!(pauses(), [false; 2]);
+        file.add(1);
+        assert_eq!(pauses(), [true, false]);
+        file.sub(61);
+    }
+}

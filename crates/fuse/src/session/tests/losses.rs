@@ -5,7 +5,7 @@ use crate::wire::abi::{self, opcode};
 use std::sync::Arc;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Caller, Error, FileSystem};
+use weir_vfs::{Caller, Error, FileSystem, FileSystemDecorator};
 use zerocopy::IntoBytes;
 
 const FULL: i32 = -libc::ENOSPC;
@@ -74,16 +74,35 @@ fn a_loss_that_a_copy_finds_is_reported() {
     assert_eq!(kernel.read(nodeid_out, fh_out, 0, 8192), [1; 4096]);
 }
 
+/// A store of another machine.
+struct Remote(Arc<Fault>);
+
+impl FileSystemDecorator for Remote {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    fn names_change_here(&self) -> bool {
+        false
+    }
+}
+
 /// No program has the file open any more.
 #[test]
 fn a_loss_when_locks_end_with_an_open_file_is_reported_to_the_next_one() {
-    let (mut kernel, store) = mounted();
+    let (kernel, store) = mounted();
+    is_reported_to_the_next(kernel, &store);
+    let store = Fault::over(MemoryFs::new(), 1);
+    is_reported_to_the_next(Kernel::start_over(Arc::new(Remote(store.clone()))), &store);
+}
+
+fn is_reported_to_the_next(mut kernel: Kernel, store: &Fault) {
     let (node, fh) = kernel.create(b"f");
     let kind = libc::F_WRLCK.cast_unsigned();
     let lock = abi::LkIn { fh, owner: 1, end: i64::MAX as u64, kind, ..Default::default() };
     assert_eq!(kernel.call(opcode::SETLK, node, &[lock.as_bytes()]).0, 0);
     kernel.write(node, fh, 0, b"lost");
-    fill_up(&store);
+    fill_up(store);
     let release = abi::ReleaseIn { fh, ..Default::default() };
     assert_eq!(kernel.call(opcode::RELEASE, node, &[release.as_bytes()]).0, 0);
     store.clear();

@@ -96,6 +96,52 @@ fn a_visit_ends_with_its_range_and_passes_holes_over() {
     assert_eq!(visited(2..64), [63]);
 }
 
+#[test]
+fn a_hole_within_a_hole_needs_no_node() {
+    let (index, domain, mut garbage) = (Index::default(), Domain::new(), Vec::new());
+    let guard = domain.enter();
+    index.replace(0..span(1), Replacement::Hole, &mut |_, _| {}, &mut garbage);
+    assert_eq!(index.set(5, Slot::Hole, &mut garbage), Slot::Hole);
+    index.replace(3..70, Replacement::Hole, &mut |_, _| {}, &mut garbage);
+    index.replace(3..70, Replacement::HoleWhereEmpty, &mut |_, _| {}, &mut garbage);
+    assert_eq!((index.bytes(), index.get(5, &guard)), (0, Slot::Hole));
+}
+
+#[test]
+fn a_leaf_with_a_frame_or_a_fill_holds_a_page() {
+    let (index, domain, mut garbage) = (Index::default(), Domain::new(), Vec::new());
+    let guard = domain.enter();
+    index.set(1, Slot::Hole, &mut garbage);
+    let Found::Leaf(leaf) = index.lookup(0, &guard) else { panic!("a hole of one page") };
+    assert!(leaf.holds_no_page());
+    for slot in [Slot::Frame(FrameNo(0)), Slot::InFlight(1)] {
+        for page in [0, span(0) - 1] {
+            index.set(page, slot, &mut garbage);
+            assert!(!leaf.holds_no_page(), "{slot:?} at {page}");
+            index.set(page, Slot::Empty, &mut garbage);
+        }
+    }
+    assert!(leaf.holds_no_page());
+}
+
+/// What a look-up says of the pages after the one asked for, and what a visit passes over.
+fn check_runs(index: &Index, guard: &Guard, model: &BTreeMap<u64, Slot>) {
+    let mut visited = Vec::new();
+    index.visit(0..u64::MAX, guard, &mut |page, slot| visited.push((page, slot)));
+    let busy = |slot: &Slot| matches!(slot, Slot::Frame(_) | Slot::InFlight(_));
+    let expected = model.iter().filter(|(_, slot)| busy(slot)).map(|(&page, &slot)| (page, slot));
+    assert!(visited.into_iter().eq(expected));
+    for &page in model.keys().step_by(if cfg!(miri) { 61 } else { 1 }) {
+        let (end, all) = match index.lookup(page, guard) {
+            Found::Leaf(_) => continue,
+            Found::Hole(end) => (end, Slot::Hole),
+            Found::Empty(end) => (end, Slot::Empty),
+        };
+        assert!(end > page);
+        assert!(model.range(page..end).all(|(_, &slot)| slot == all), "{page} to {end}");
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Set(u64, u8),
@@ -163,5 +209,6 @@ proptest! {
                     index.get(p, &guard), model.get(&p).copied().unwrap_or(Slot::Empty), "{}", p);
             }
         }
+        check_runs(&index, &guard, &model);
     }
 }

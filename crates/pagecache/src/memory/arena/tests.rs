@@ -27,7 +27,8 @@ fn frames_are_allocated_in_runs_and_returned() {
 #[test]
 fn each_frame_of_a_lent_run_is_freed_with_its_own_last_reference() {
     // Runs that begin and end in either half of a word, and runs as short as possible.
-    for (first, count) in [(5, 40), (4, 40), (5, 39), (4, 39), (7, 1), (8, 1), (7, 2), (8, 0)] {
+    let short = [(7, 1), (8, 1), (7, 2), (7, 0), (8, 0)];
+    for (first, count) in [(5, 40), (4, 40), (5, 39), (4, 39)].into_iter().chain(short) {
         let arena = Arc::new(Arena::new(101, 101).unwrap());
         let mut frames = arena.take(51, 51).unwrap();
         let published: Vec<_> = (0..51).map(|i| frames.publish(i, 0, PAGE_SIZE)).collect();
@@ -57,6 +58,7 @@ fn a_lower_limit_holds_until_frames_are_returned_and_a_higher_one_at_once() {
     arena.set_limit(4);
     assert_eq!((arena.frames(), arena.used_frames(), arena.free_frames()), (4, 10, 0));
     assert_eq!(arena.release_above(), frames[4..]);
+    assert_eq!(arena.release_above(), frames[4..], "still used");
     assert_eq!(arena.unpin(frames[4..].iter().copied()), 6);
     assert!(arena.take(1, 1).is_none(), "as many are used as may be");
     assert!(arena.release_above().is_empty());
@@ -73,11 +75,58 @@ fn a_lower_limit_holds_until_frames_are_returned_and_a_higher_one_at_once() {
     assert_eq!(rest.len(), 8);
     rest.truncate(8);
     assert_eq!(arena.free_frames(), 0);
+    let returns = arena.returns();
     rest.truncate(7);
     assert_eq!((rest.len(), arena.free_frames()), (7, 1));
+    assert_ne!(arena.returns(), returns, "operations make progress");
     let returns = arena.returns();
     rest.truncate(7);
     assert_eq!(arena.returns(), returns, "nothing was returned");
+}
+
+#[test]
+fn many_frames_are_freed_in_batches_and_all_counted() {
+    for count in [FREE_BATCH - 1, FREE_BATCH, 2 * FREE_BATCH + 3] {
+        let arena = Arc::new(Arena::new(count as u32, count as u32).unwrap());
+        let mut frames = arena.take(count, count).unwrap();
+        let published: Vec<_> = (0..count).map(|i| frames.publish(i, 0, PAGE_SIZE)).collect();
+        arena.pin(published[1]);
+        assert_eq!(arena.unpin(published.iter().copied()), count - 1);
+        assert_eq!(arena.free_frames() as usize, count - 1);
+        assert_eq!(arena.unpin([published[1]].into_iter()), 1);
+    }
+}
+
+#[test]
+fn a_free_frame_has_no_flags_and_a_published_one_has_its_own_mark() {
+    let arena = Arc::new(Arena::new(1, 1).unwrap());
+    for (flags, mark) in [(flag::DIRTY | flag::UNCACHED, PAGE_SIZE), (flag::READAHEAD, 7)] {
+        let mut frames = arena.take(1, 1).unwrap();
+        let frame = frames.publish(0, flags, mark);
+        assert_eq!((arena.flags(frame), arena.meta(frame).mark()), (flags, mark));
+        assert_eq!(arena.unpin([frame].into_iter()), 1);
+        assert_eq!(arena.flags(frame), 0);
+    }
+}
+
+#[test]
+fn zeros_are_written_up_to_the_end_of_their_range() {
+    let arena = Arc::new(Arena::new(2, 2).unwrap());
+    let mut frames = arena.take(2, 2).unwrap();
+    for index in 0..2 {
+        frames.write(index, 0, &[9; PAGE_SIZE]);
+    }
+    frames.zero(0, 100, PAGE_SIZE);
+    frames.zero(1, 0, 100);
+    let mut expected = [[9; PAGE_SIZE]; 2];
+    expected[0][100..].fill(0);
+    expected[1][..100].fill(0);
+    for (index, expected) in expected.iter().enumerate() {
+        let frame = frames.publish(index, 0, PAGE_SIZE);
+        // SAFETY: published, referenced, and its mark is the whole page.
+        assert!(unsafe { arena.bytes(frame, 0, PAGE_SIZE) } == expected, "frame {index}");
+        arena.unpin([frame].into_iter());
+    }
 }
 
 /// Which of these frames have memory.
@@ -122,6 +171,20 @@ fn frames_have_memory_before_their_first_use_and_after_it_was_released() {
     // SAFETY: published, referenced, and below its mark.
     assert_eq!(unsafe { arena.bytes(FrameNo(4 * COMMIT - 1), 0, 4) }, b"used");
     drop(more);
+}
+
+#[test]
+#[cfg(not(miri))]
+fn frames_above_a_lower_limit_lose_their_memory_when_they_are_returned() {
+    const FRAMES: usize = 8;
+    let arena = Arc::new(Arena::new(FRAMES as u32, FRAMES as u32).unwrap());
+    let mut used = arena.take(FRAMES, FRAMES).unwrap();
+    (0..FRAMES).for_each(|index| used.write(index, 0, b"used"));
+    arena.set_limit(4);
+    assert_eq!(arena.release_above().len(), 4);
+    assert!(!with_memory(&arena, 0..FRAMES as u32).contains(&false));
+    drop(used);
+    assert_eq!(with_memory(&arena, 0..FRAMES as u32), [[true; 4], [false; 4]].concat());
 }
 
 #[test]
