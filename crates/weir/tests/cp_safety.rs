@@ -41,7 +41,10 @@ fn stopped(
         let mut command = weir(args);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let is_begun = within(LIMIT, || match child.try_wait().unwrap() {
-            Some(_) => Some(false),
+            Some(status) => {
+                assert!(status.success(), "{status}");
+                Some(false)
+            }
             None => is_there().then_some(true),
         });
         if is_begun {
@@ -234,8 +237,7 @@ fn files_of_the_kernel_are_read_to_their_end() {
 }
 
 /// A directory with a file of 256 MiB, and a run of `cp --continue` of it that was stopped with
-/// part of it durable; `then` gets the partial file. The run takes half a
-/// minute, or two if `end` kills it.
+/// part of it durable; `then` gets the partial file. To its end, the run takes half a minute.
 fn begun(then: impl FnOnce(&Path, &Path, PathBuf), end: bool) -> (tempfile::TempDir, Output) {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));

@@ -139,7 +139,7 @@ fn a_process_that_ends_when_it_is_asked_was_not_there() {
     fs::write(&file, vec![1; MIB as usize]).unwrap();
     let begun = br#"{"file":{"path":{"Unix":[47,97]},"size_bytes":1,"resident_bytes":1,"dirty_bytes":0,"read_bytes":0}}
 "#;
-    for (pid, reply) in [(1, &b""[..]), (2, b"{\"fi"), (3, begun)] {
+    for (pid, reply) in [(1, &b""[..]), (2, b"{\"fi")] {
         fake(&rig, pid, reply);
     }
     if text(&rig.run(&["evict".as_ref(), file.as_os_str()])).contains("cachestat(2) is missing") {
@@ -154,6 +154,16 @@ fn a_process_that_ends_when_it_is_asked_was_not_there() {
     }
     let none = rig.run(&["status"]);
     assert!(text(&none).contains("no weir process"), "{}", text(&none));
+
+    // This one has begun, so it is the one that serves the file.
+    fake(&rig, 3, begun);
+    for (command, code) in [("status", 0), ("warm", 1), ("evict", 1)] {
+        let output = rig.run(&[command.as_ref(), "--json".as_ref(), file.as_os_str()]);
+        assert_eq!(output.status.code(), Some(code), "{command}: {}", text(&output));
+        let held: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let kernel = held.as_array().unwrap().iter().filter(|one| one["cache"] == "kernel");
+        assert_eq!(kernel.count() > 0, code == 0, "{command}: {held}");
+    }
 }
 
 #[test]

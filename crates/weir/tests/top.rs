@@ -78,8 +78,10 @@ fn the_figures_are_those_of_what_was_read() {
     let mut stream = rig.weir(&["top", "--json", "--interval", "0.2"]);
     let mut stream = Ending(stream.stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(stream.0.stdout.take().unwrap()).lines();
+    let begun = Instant::now();
     let mut next = || {
         loop {
+            assert!(begun.elapsed() < 2 * PATIENCE, "the server does not answer");
             let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
             match &line["processes"].as_array().unwrap()[..] {
                 [process] => {

@@ -156,9 +156,16 @@ impl Caches {
         let action = self.look.action;
         let request = Request::Tree { action, path: path.into() };
         let mut sum = Held::new(shown, "weir", Some(pid));
-        let before = self.held.len();
+        let (before, mut serves) = (self.held.len(), false);
         for reply in replies(process, &request) {
-            match reply? {
+            let reply = reply?;
+            match reply {
+                Reply::Elsewhere if serves && action != Action::Show => {
+                    return Err(Failure::new(
+                        format!("ask the weir process {pid}"),
+                        "it has ended",
+                    ));
+                }
                 Reply::Elsewhere => {
                     self.held.truncate(before);
                     return Ok(false);
@@ -169,6 +176,7 @@ impl Caches {
                 Reply::File(file) => self.add(&mut sum, file),
                 Reply::Status(_) | Reply::End => {}
             }
+            serves = true;
         }
         self.held.push(sum);
         Ok(true)

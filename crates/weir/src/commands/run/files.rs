@@ -33,7 +33,7 @@ const MOST_FILES: u64 = 1024;
 const MOST_RANGES: usize = 64 << 10;
 const MOST_RANGES_OF_ALL: usize = 1 << 20;
 /// How long a file that is created may take to appear.
-const APPEARS_WITHIN: Duration = Duration::from_secs(60);
+const APPEARS_WITHIN: Duration = Duration::from_secs(2);
 /// Looks for a created file before it is left to the rounds, and the time between them.
 const LOOKS: usize = 5;
 const BETWEEN_LOOKS: Duration = Duration::from_micros(200);

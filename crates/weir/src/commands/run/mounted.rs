@@ -14,7 +14,9 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinSet};
 use weir_fuse::namespace::can_open_device;
@@ -75,6 +77,8 @@ struct Served {
     watch: Option<Arc<Watch>>,
     /// Whether the command cannot run unless all directories are served; otherwise, the root directory.
     needs_all: bool,
+    /// The command has ended, or the process that prepares it: no directory is waited for.
+    has_ended: Arc<AtomicBool>,
     sessions: Vec<(PathBuf, CachedFs, Session)>,
     /// Runs as soon as there is a session.
     guard: Option<Guard>,
@@ -104,8 +108,16 @@ async fn serve(
     // The command, which has started, keeps its own. Each file that it has open is also open here.
     let _raised = descriptors::raise();
     let needs_all = stage.is_none();
-    let mut served =
-        Served { cache, settings, watch, needs_all, sessions: Vec::new(), guard: None };
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let mut served = Served {
+        cache,
+        settings,
+        watch,
+        needs_all,
+        has_ended: has_ended.clone(),
+        sessions: Vec::new(),
+        guard: None,
+    };
     // It ends when the command runs, or when the process inside has failed.
     let prepared = tokio::task::spawn_blocking(move || {
         loop {
@@ -126,6 +138,7 @@ async fn serve(
         Ok::<_, JoinError>((served.end().await, refused))
     });
     let status = signals.wait(&mut child).await.asked(|| "wait for the command".into())?;
+    has_ended.store(true, Ordering::Relaxed);
     let Ok(Ok((end, refused))) = serving.await else {
         return Err(Failure::new("serve the command's files", "a thread panicked"));
     };
@@ -207,7 +220,8 @@ impl Served {
     /// Serves a directory.
     fn add(&mut self, path: PathBuf, connection: std::os::fd::OwnedFd) -> Result<(), String> {
         let is_needed = self.needs_all || path.parent().is_none();
-        let store = opened(path.clone(), if is_needed { OPEN_LIMIT } else { SPARE_OPEN_LIMIT })?;
+        let limit = if is_needed { OPEN_LIMIT } else { SPARE_OPEN_LIMIT };
+        let store = opened(path.clone(), limit, &self.has_ended)?;
         let observer =
             self.watch.clone().map(|watch| -> Arc<dyn Observer> { watch.of(store.clone()) });
         let fs = self.cache.mount(store);
@@ -250,15 +264,20 @@ impl Served {
 }
 
 /// Opens a directory, unless it takes too long.
-fn opened(path: PathBuf, limit: Duration) -> Result<Arc<LocalFs>, String> {
-    let (send, receive) = std::sync::mpsc::channel();
+fn opened(path: PathBuf, limit: Duration, has_ended: &AtomicBool) -> Result<Arc<LocalFs>, String> {
+    let (send, receive) = mpsc::channel();
     // If its server never answers, this thread waits until the process ends.
     let options = LocalOptions { in_place, ..LocalOptions::default() };
     std::thread::spawn(move || send.send(LocalFs::open(&path, options)));
-    match receive.recv_timeout(limit) {
-        Ok(opened) => opened.map_err(|error| error.to_string()),
-        Err(_) => Err("its server does not answer".into()),
+    let begun = Instant::now();
+    while begun.elapsed() < limit && !has_ended.load(Ordering::Relaxed) {
+        match receive.recv_timeout(Duration::from_millis(50)) {
+            Ok(opened) => return opened.map_err(|error| error.to_string()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err("a thread panicked".into()),
+        }
     }
+    Err("its server does not answer".into())
 }
 
 #[cfg(test)]
