@@ -253,7 +253,10 @@ async fn a_revoked_delegation_is_not_used() {
 /// meanwhile, and then the server can call back again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_connection_becomes_the_backchannel() {
-    let served = Served::start();
+    let mut served = Served::start();
+    // An idle client learns that its backchannel is down when it renews its lease.
+    served.lease = Duration::from_secs(90);
+    served.restart();
     let way = Way::to(served.addr).await;
     let ours = way.mount("vers=4.1&actimeo=0").await;
     let theirs = served.mount("vers=4.2&actimeo=0").await;
