@@ -10,7 +10,7 @@ denied() {
 }
 
 # The list of exports and their clients.
-for try in $(seq 1 20); do showmount -e $S >/run/shown 2>&1 && break; sleep 0.5; done
+for try in $(seq 1 240); do showmount -e $S >/run/shown 2>&1 && break; sleep 0.5; done
 cat /run/shown
 [[ $(awk '$1 == "/alpha" { print $2 }' /run/shown) == 192.0.2.0/24,2001:db8::/32 ]] || fail 'networks of /alpha'
 [[ $(awk '$1 == "/srv/ro" { print $2 }' /run/shown) == '(everyone)' ]] || fail 'networks of /srv/ro'
@@ -68,9 +68,9 @@ exec 7>$M/alpha/open 8<$M/srv/ro/notes; echo before >&7
 exec 9>$M/srv/squashed/open
 [[ $(ls $M | xargs) == 'alpha srv' ]] || fail 'before the reload'
 cp "$base/other.toml" "$base/weir.toml"; touch "$base/reload"
-for try in $(seq 1 60); do [[ -d $M/new ]] && break; sleep 0.5; done
+for try in $(seq 1 240); do [[ -d $M/new ]] && break; sleep 0.5; done
 [[ $(ls $M | xargs) == 'alpha new srv' && $(cat $M/new/notes) == 'in new' ]] || fail "after the reload: $(ls $M | xargs)"
-for try in $(seq 1 20); do [[ $(ls $M/srv | xargs) == ro ]] && break; sleep 0.5; done
+for try in $(seq 1 240); do [[ $(ls $M/srv | xargs) == ro ]] && break; sleep 0.5; done
 [[ $(ls $M/srv | xargs) == ro ]] || fail "after the reload: $(ls $M/srv | xargs)"
 # Files of remaining exports stay usable.
 echo after >&7; exec 7>&-; [[ $(xargs <"$base/alpha/open") == 'before after' ]] || fail 'a file open for writing'

@@ -15,7 +15,7 @@ ip netns add client
 ip link add name server type veth peer name client netns client
 ip addr add 192.0.2.1/24 dev server; ip link set server up
 ip -n client addr add 192.0.2.2/24 dev client; ip -n client link set client up; ip -n client link set lo up
-ganesha_conf "$dir" 'Enable_NLM = true;' 'Lease_Lifetime = 10; Grace_Period = 15;'
+ganesha_conf "$dir" 'Enable_NLM = true;' 'Lease_Lifetime = 10; Grace_Period = 40;'
 port_mapper
 rpc.statd --no-notify -F & monitor=$!
 registered status

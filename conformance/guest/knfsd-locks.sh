@@ -11,7 +11,7 @@ for _ in $(seq 1200); do
   [[ -e $dir/done ]] && break
   if [[ -e $dir/restart ]]; then
     # lockd ends with the last nfsd thread, and both begin with a grace period.
-    rm "$dir/restart"; rpc.nfsd 0; sleep 1; rpc.nfsd -L 15 -G 15 8; touch "$dir/restarted"
+    rm "$dir/restart"; rpc.nfsd 0; sleep 1; rpc.nfsd -L 15 -G 40 8; touch "$dir/restarted"
   fi
   if [[ -e $dir/do ]]; then
     (cd /run/exp && bash "$dir/do") >"$dir/did.new" 2>&1 || true; rm "$dir/do"; mv "$dir/did.new" "$dir/did"

@@ -7,7 +7,7 @@ for vers in 4.1 4.2 4.0; do
   echo "$vers" >"$M/file"; cat "$M/file" "$M/file" >/dev/null
   umount $M
   # Minor version 0 has no DESTROY_CLIENTID: the server forgets a client that had no state for ten seconds.
-  if [[ $vers == 4.0 ]]; then sleep 15; fi
+  if [[ $vers == 4.0 ]]; then sleep 40; fi
   echo KILL >"$dir.signal"; mv "$dir.signal" "$dir.kill"
   while [[ -e $dir.kill ]]; do sleep 0.1; done
   mount_weir $vers

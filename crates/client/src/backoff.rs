@@ -37,12 +37,44 @@ impl Backoff {
 
     /// Waits, or returns false at once if the time is used up.
     pub(crate) async fn wait(&mut self) -> bool {
-        if !self.hard && self.passed >= SOFT_PATIENCE {
-            return false;
-        }
-        tokio::time::sleep(self.next).await;
-        self.passed += self.next;
-        self.next = (self.next * 2).min(LONGEST);
+        let Some(pause) = self.pause() else { return false };
+        tokio::time::sleep(pause).await;
         true
+    }
+
+    /// The next pause, or `None` if the time is used up.
+    fn pause(&mut self) -> Option<Duration> {
+        if !self.hard && self.passed >= SOFT_PATIENCE {
+            return None;
+        }
+        let pause = self.next;
+        self.passed += pause;
+        self.next = (pause * 2).min(LONGEST);
+        Some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pauses(mut backoff: Backoff) -> impl Iterator<Item = u128> {
+        std::iter::from_fn(move || backoff.pause()).map(|pause| pause.as_millis())
+    }
+
+    /// A client is at most a second late when a grace period ends.
+    #[test]
+    fn pauses_double_up_to_a_second() {
+        let first: Vec<_> = pauses(Backoff::endless()).take(10).collect();
+        assert_eq!(first, [10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]);
+        let first: Vec<_> = pauses(Backoff::to_connect()).take(7).collect();
+        assert_eq!(first, [50, 100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(pauses(Backoff::endless()).nth(100_000), Some(1000));
+    }
+
+    #[test]
+    fn a_soft_mount_gives_up() {
+        let total: u128 = pauses(Backoff::new(false)).sum();
+        assert!((20_000..21_000).contains(&total), "{total} ms");
     }
 }

@@ -403,9 +403,9 @@ impl Host {
             Ok(header) => header,
             Err(error) => {
                 // A refusal, silence or the end.
-                let wait = Some(Duration::from_millis(100));
-                let arrived = connection.reply(wait).await?;
                 let refuses = error.reply().is_some();
+                let wait = (!refuses).then_some(Duration::from_millis(100));
+                let arrived = connection.reply(wait).await?;
                 if !matches!(arrived, Arrived::Nothing) && !refuses {
                     self.connections[of] = None;
                 }

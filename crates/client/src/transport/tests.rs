@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use weir_rpc::{AcceptStatus, OpaqueAuth, ReplyHeader};
@@ -16,6 +16,8 @@ use weir_vfs::{Layout, ReadOp, SegmentKind};
 use weir_xdr::Encoder;
 
 const PATIENCE: Patience = Patience { timeo: Duration::from_millis(200), retrans: 1, hard: true };
+/// For tests in which no call may time out.
+const ENDLESS: Patience = Patience { timeo: Duration::from_secs(3600), ..PATIENCE };
 
 /// A segment as a server sends it.
 #[derive(Clone, Debug)]
@@ -87,7 +89,7 @@ fn peer_at(name: &str, addr: SocketAddr) -> Peer {
 async fn connect(listener: &TcpListener) -> Connection {
     let addr = listener.local_addr().unwrap();
     let peer = peer_at("peer", addr);
-    Connection::open(peer, PATIENCE, Arc::default(), None).await.unwrap()
+    Connection::open(peer, ENDLESS, Arc::default(), None).await.unwrap()
 }
 
 /// Reads `len` bytes at `offset` from a peer that answers with `stream`, which gets the xid.
@@ -235,12 +237,14 @@ fn wrong_xids_absurd_lengths_and_cut_off_replies_do_not_reach_the_caller() {
     // The server answers each new connection's first call, so it has to accept several.
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let connection = connect(&listener).await;
+        let peer = peer_at("peer", listener.local_addr().unwrap());
+        let connection = Connection::open(peer, PATIENCE, Arc::default(), None).await.unwrap();
         let server = tokio::spawn(async move {
             loop {
                 let (mut socket, _) = listener.accept().await.unwrap();
                 let Some(xid) = read_call(&mut socket).await else { continue };
-                socket.write_all(&answer(xid)).await.unwrap();
+                // The client may have given up this connection.
+                let _ = socket.write_all(&answer(xid)).await;
                 // Held open, so that only the client can end it.
                 let _rest = socket.read(&mut [0; 1]).await;
             }
@@ -320,7 +324,7 @@ fn a_soft_call_to_a_server_that_replies_byte_by_byte_fails_in_time() {
         });
         let expect = Expect::Results { max_bytes: 100_000 };
         let request = Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "GETATTR", expect);
-        let called = tokio::time::timeout(Duration::from_secs(20), connection.call(request));
+        let called = tokio::time::timeout(Duration::from_secs(120), connection.call(request));
         let error = called.await.expect("it ends").unwrap_err();
         assert_eq!(error.to_string(), "slow: no answer to GETATTR in time");
         server.abort();
@@ -360,7 +364,7 @@ fn a_soft_read_whose_resent_reply_stalls_ends() {
         let request = Request::new((100_003, 4, 1), &OpaqueAuth::NONE, "READ_PLUS", expect);
         let error = connection.call(request).await.unwrap_err();
         assert_eq!(error.to_string(), "stalling: no answer to READ_PLUS in time");
-        tokio::time::timeout(Duration::from_secs(20), rx).await.expect("it is returned").unwrap();
+        tokio::time::timeout(Duration::from_secs(120), rx).await.expect("it is returned").unwrap();
         server.abort();
     });
 }
@@ -380,7 +384,7 @@ fn a_soft_call_to_a_server_that_hangs_up_fails_in_time() {
                 listener.accept().await.unwrap();
             }
         };
-        let call = tokio::time::timeout(Duration::from_secs(10), connection.call(request));
+        let call = tokio::time::timeout(Duration::from_secs(120), connection.call(request));
         let answer = tokio::select! { answer = call => answer.unwrap(), () = hang_up => return };
         assert!(matches!(answer, Err(Error::TimedOut { .. })), "{answer:?}");
     });
@@ -408,7 +412,7 @@ fn a_soft_call_to_a_server_that_takes_no_connection_fails_in_time() {
         assert!(tokio::time::timeout(Duration::from_millis(300), fill).await.is_err());
         let expect = Expect::Results { max_bytes: 0 };
         let request = Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "NULL", expect);
-        let answer = tokio::time::timeout(Duration::from_secs(60), connection.call(request)).await;
+        let answer = tokio::time::timeout(Duration::from_secs(120), connection.call(request)).await;
         assert!(matches!(answer, Ok(Err(Error::TimedOut { .. }))), "{answer:?}");
     });
 }
@@ -420,17 +424,15 @@ fn reconnections_to_a_server_that_hangs_up_are_paced() {
         let connection = connect(&listener).await;
         let expect = Expect::Results { max_bytes: 0 };
         let request = Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "NULL", expect);
+        let begun = Instant::now();
         let call = tokio::spawn(async move { connection.call(request).await });
         let mut calls = 0;
-        let hang_up = async {
-            loop {
-                let (mut socket, _) = listener.accept().await.unwrap();
-                calls += usize::from(read_call(&mut socket).await.is_some());
-            }
-        };
-        assert!(tokio::time::timeout(Duration::from_secs(1), hang_up).await.is_err());
-        // 10 ms, 20, 40, and so on.
-        assert!((2..=8).contains(&calls), "{calls} calls");
+        while calls < 7 {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            calls += usize::from(read_call(&mut socket).await.is_some());
+        }
+        // Pauses of 10 ms, 20, 40, 80, 160 and 320.
+        assert!(begun.elapsed() >= Duration::from_millis(630), "{:?}", begun.elapsed());
         // It is answered in the end.
         let (mut socket, _) = listener.accept().await.unwrap();
         let xid = read_call(&mut socket).await.unwrap();
@@ -513,7 +515,7 @@ fn the_payload_of_a_soft_call_is_returned_at_its_timeout() {
             // From here on connections are refused.
             drop(listener);
         };
-        let call = tokio::time::timeout(Duration::from_secs(20), connection.call(request));
+        let call = tokio::time::timeout(Duration::from_secs(120), connection.call(request));
         let (answer, ()) = tokio::join!(call, gone);
         assert!(matches!(answer, Ok(Err(Error::TimedOut { .. }))), "{answer:?}");
         assert_eq!(is_dropped.try_recv(), Ok(()));
@@ -538,7 +540,7 @@ fn the_payload_of_a_soft_call_is_returned_from_a_blocked_connection() {
                 held.push(listener.accept().await.unwrap());
             }
         });
-        let call = tokio::time::timeout(Duration::from_secs(20), connection.call(request));
+        let call = tokio::time::timeout(Duration::from_secs(120), connection.call(request));
         let answer = call.await;
         assert!(matches!(answer, Ok(Err(Error::TimedOut { .. }))), "{answer:?}");
         let back = async {
@@ -546,7 +548,7 @@ fn the_payload_of_a_soft_call_is_returned_from_a_blocked_connection() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        assert!(tokio::time::timeout(Duration::from_secs(20), back).await.is_ok());
+        assert!(tokio::time::timeout(Duration::from_secs(120), back).await.is_ok());
         server.abort();
     });
 }
@@ -586,7 +588,7 @@ fn a_dead_connection_is_replaced_even_without_retransmissions() {
             Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "NULL", expect)
         };
         let answered = async { while connection.call(null()).await.is_err() {} };
-        assert!(tokio::time::timeout(Duration::from_secs(20), answered).await.is_ok());
+        assert!(tokio::time::timeout(Duration::from_secs(120), answered).await.is_ok());
         server.abort();
     });
 }
@@ -612,7 +614,7 @@ fn a_server_that_floods_empty_fragments_does_not_keep_the_clients_thread() {
         });
         done.send(answer).unwrap();
     });
-    let answer = is_done.recv_timeout(Duration::from_secs(20)).expect("it ends");
+    let answer = is_done.recv_timeout(Duration::from_secs(120)).expect("it ends");
     assert!(matches!(answer, Err(Error::TimedOut { .. })), "{answer:?}");
 }
 
@@ -621,8 +623,7 @@ fn a_record_without_an_xid_ends_the_connection() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer = peer_at("babbler", listener.local_addr().unwrap());
-        let patience = Patience { timeo: Duration::from_secs(3600), ..PATIENCE };
-        let connection = Connection::open(peer, patience, Arc::default(), None).await.unwrap();
+        let connection = Connection::open(peer, ENDLESS, Arc::default(), None).await.unwrap();
         let server = tokio::spawn(async move {
             let (mut first, _) = listener.accept().await.unwrap();
             read_call(&mut first).await.unwrap();
@@ -634,7 +635,7 @@ fn a_record_without_an_xid_ends_the_connection() {
         });
         let expect = Expect::Results { max_bytes: 0 };
         let request = Request::new((100_003, 4, 0), &OpaqueAuth::NONE, "NULL", expect);
-        let answer = tokio::time::timeout(Duration::from_secs(20), connection.call(request)).await;
+        let answer = tokio::time::timeout(Duration::from_secs(120), connection.call(request)).await;
         assert!(answer.expect("it is sent again").unwrap().resent);
         server.abort();
     });
@@ -649,7 +650,7 @@ fn time_in_the_send_queue_does_not_count_towards_the_timeout() {
         listener.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let listener = listener.listen(4).unwrap();
         let addr = listener.local_addr().unwrap();
-        let patience = Patience { timeo: Duration::from_secs(2), retrans: 0, hard: false };
+        let patience = Patience { timeo: Duration::from_secs(20), retrans: 0, hard: false };
         let counters: Arc<Counters> = Arc::default();
         let opened = Connection::open(peer_at("slow", addr), patience, counters.clone(), None);
         let connection = Arc::new(opened.await.unwrap());
@@ -687,7 +688,7 @@ async fn read_slowly(socket: &mut TcpStream) -> Option<u32> {
     let mut call = vec![0; len];
     for piece in call.chunks_mut(512 << 10) {
         socket.read_exact(piece).await.ok()?;
-        tokio::time::sleep(Duration::from_millis(60)).await;
+        tokio::time::sleep(Duration::from_millis(400)).await;
     }
     Some(u32::from_be_bytes(*call.first_chunk()?))
 }

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use weir_base::ManualClock;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
 use weir_pagecache::{Cache, Config};
 use weir_server::export::{Export, ExportOptions, Squash};
@@ -17,6 +18,7 @@ use weir_vfs::{Access, Caller, FileSystem, OpenFile};
 /// A server on its own threads, so that it can be ended as if by `kill -9`.
 pub(crate) struct Served {
     runtime: Option<tokio::runtime::Runtime>,
+    server: Option<Server>,
     pub(crate) addr: SocketAddr,
     pub(crate) store: Arc<dyn FileSystem>,
     pub(crate) cache: Option<Cache>,
@@ -26,21 +28,26 @@ pub(crate) struct Served {
     pub(crate) versions: Versions,
     /// Most lock owners that the server keeps.
     pub(crate) locks: usize,
+    /// The server's clock, from the next restart on. `None`: the machine's.
+    pub(crate) clock: Option<Arc<ManualClock>>,
 }
 
 impl Served {
     pub(crate) fn start() -> Self {
-        let state = tempfile::tempdir().unwrap();
+        // In memory, so that no file of the server waits for a busy disk.
+        let state = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let mut served = Self {
             runtime: None,
+            server: None,
             addr: ([127, 0, 0, 1], 0).into(),
             store: MemoryFs::new(),
             cache: None,
             state,
             grace: Duration::from_millis(500),
-            lease: Duration::from_secs(90),
+            lease: Duration::from_secs(3600),
             versions: Versions::ALL,
             locks: 1 << 20,
+            clock: None,
         };
         served.restart();
         served
@@ -72,9 +79,13 @@ impl Served {
         // Idle clients notice a restart when they renew their lease.
         config.state.lease = self.lease;
         config.state.locks = self.locks;
+        if let Some(clock) = self.clock.clone() {
+            config.clock = clock;
+        }
+        let server = Server::new(config).unwrap();
+        self.server = Some(server.clone());
         let addr = self.addr;
         self.addr = runtime.block_on(async move {
-            let server = Server::new(config).unwrap();
             let listener = TcpListener::bind(addr).await.unwrap();
             let addr = listener.local_addr().unwrap();
             tokio::spawn(async move { server.serve(listener).await });
@@ -85,10 +96,22 @@ impl Served {
 
     /// Ends the server without notice to its clients; it answers nothing afterwards.
     pub(crate) fn end(&mut self) {
+        // The last handle on the server keeps its database open.
+        self.server = None;
         let Some(runtime) = self.runtime.take() else { return };
         // On its own thread, because the test's may be running an executor.
-        let end = move || runtime.shutdown_timeout(Duration::from_secs(10));
+        let end = move || runtime.shutdown_timeout(Duration::from_secs(300));
         std::thread::scope(|s| s.spawn(end).join()).unwrap();
+    }
+
+    /// Waits until clients have reclaimed so many ranges of locks, then ends the grace period by [`Self::clock`].
+    pub(crate) async fn reclaimed(&self, ranges: u64) {
+        let report = self.server.as_ref().unwrap().report();
+        let held = || report.limits().into_iter().find(|limit| limit.name == "locked_ranges");
+        while held().unwrap().used != ranges {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.clock.as_ref().unwrap().advance(self.grace);
     }
 
     /// Deletes the server's knowledge of clients; to be followed by a restart.

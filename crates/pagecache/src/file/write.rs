@@ -31,6 +31,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 use weir_base::PAGE_SIZE;
+use weir_base::sync::atomic::Ordering;
 use weir_vfs::{Access, Error, IoFlags, Result};
 
 /// Unwritten pages of a file at which its uncached writers wait: 16 MiB, or the size of the reserve

@@ -6,7 +6,7 @@
 //!    special stateid, of attributes or of names) runs under an [`AccessClaim`]. The caller takes
 //!    the claim before it searches for delegations and keeps it until the change is done; meanwhile
 //!    the file cannot be delegated.
-//! 2. A call that finds a conflicting delegation waits for [`PATIENCE`], then fails with
+//! 2. A call that finds a conflicting delegation waits for its [`Patience`], then fails with
 //!    [`WouldBlock`](weir_vfs::Error::WouldBlock), so that its client tries again. A delegation
 //!    that is not returned within a lease is revoked ([`State::recall`]).
 //! 3. Each recalled delegation has one task that sends the recall until the client has answered it
@@ -19,6 +19,7 @@ use crate::callback::Callbacks;
 use crate::export::Exports;
 use crate::handle::Node;
 use crate::operation::copies::Copies;
+use crate::operation::patience::Patience;
 use crate::state::{Answer, ChangeGuard, ClientId, Filter, State, StateKey, Touch, Writer};
 use crate::storage::client_tracking::ClientTracking;
 use parking_lot::Mutex;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 use weir_base::Clock;
@@ -38,8 +39,6 @@ use weir_nfs::v4::{Bitmap, CbOp, CbOpRes};
 use weir_pagecache::{CachedFs, File};
 use weir_vfs::{Attr, Caller, FileKind};
 
-/// How long a call waits for a conflicting delegation before its client is told to try again.
-const PATIENCE: Duration = Duration::from_millis(1500);
 /// How long to wait before the server sends a recall again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Delegated files that the server checks per second.
@@ -207,7 +206,7 @@ impl Recalls {
     /// Recalls the conflicting delegations, and waits until they are gone.
     ///
     /// # Errors
-    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): some are still there after [`PATIENCE`], or the
+    /// [`WouldBlock`](weir_vfs::Error::WouldBlock): some are still there after a [`Patience`], or the
     /// state database cannot be written now.
     pub(crate) async fn clear(
         self: &Arc<Self>,
@@ -215,7 +214,7 @@ impl Recalls {
         touch: Touch,
         by: Option<ClientId>,
     ) -> weir_vfs::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let mut patience = Patience::new();
         loop {
             let gone = self.gone.notified();
             tokio::pin!(gone);
@@ -225,10 +224,10 @@ impl Recalls {
             self.write_due().await?;
             if !pending {
                 // A copy may still be writing under a delegation that has just been revoked.
-                let quiet = timeout_at(deadline, self.copies.quiesce(node)).await;
-                return quiet.map_err(|_| weir_vfs::Error::WouldBlock);
+                let quiet = patience.wait(self.copies.quiesce(node)).await;
+                return quiet.ok_or(weir_vfs::Error::WouldBlock);
             }
-            if timeout_at(deadline, gone).await.is_err() {
+            if patience.wait(gone).await.is_none() {
                 return Err(weir_vfs::Error::WouldBlock);
             }
         }
@@ -330,8 +329,8 @@ impl Recalls {
         let attrs = if writer.keeps_times { attrs.union(OF_DELEGATES) } else { attrs };
         let file = self.exports.seal(node)[..].into();
         let op = CbOp::Getattr(getattr::Args { file, attrs });
-        let asked = timeout(PATIENCE, self.callbacks.call(writer.client, op, None)).await;
-        let Ok(Some(CbOpRes::Getattr(Ok(attrs)))) = asked else { return None };
+        let asked = Patience::new().wait(self.callbacks.call(writer.client, op, None)).await;
+        let Some(Some(CbOpRes::Getattr(Ok(attrs)))) = asked else { return None };
         let time = |time: Option<NfsTime>| match time {
             Some(time) if writer.keeps_times => time.to_system().map(Some),
             _ => Some(None),

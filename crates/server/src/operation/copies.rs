@@ -11,14 +11,13 @@
 use crate::admission::Identity;
 use crate::export::{Admitted, Exports};
 use crate::handle::Node;
+use crate::operation::patience::Patience;
 use crate::state::{ClientId, State, StateError, StateKey, Use};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use weir_nfs::v4::Error;
 use weir_pagecache::File;
@@ -28,8 +27,6 @@ use weir_vfs::Caller;
 const MAX_RUNNING: usize = 32;
 /// Maximum number of one client's copies that run or whose end the client does not know yet.
 const MAX_OF_CLIENT: usize = 8;
-/// How long OFFLOAD_CANCEL and OPEN wait for a step before they return NFS4ERR_DELAY.
-const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// A background copy.
 pub(crate) struct Job {
@@ -143,9 +140,9 @@ impl Copies {
     /// As [`quiesce`](Self::quiesce), with a time limit, for requests that can be undone.
     ///
     /// # Errors
-    /// [`Error::Delay`]: a step takes longer than [`PATIENCE`].
+    /// [`Error::Delay`]: a step takes longer than a call's [`Patience`].
     pub(crate) async fn quiesce_soon(&self, node: Node) -> Result<(), Error> {
-        timeout(PATIENCE, self.quiesce(node)).await.map_err(|_| Error::Delay)
+        Patience::new().wait(self.quiesce(node)).await.ok_or(Error::Delay)
     }
 
     /// The progress of a copy. A copy that has ended is removed, because its client now knows.
@@ -170,7 +167,7 @@ impl Copies {
     /// not notified.
     ///
     /// # Errors
-    /// [`Error::BadStateId`]; [`Error::Delay`] if the step takes longer than [`PATIENCE`].
+    /// [`Error::BadStateId`]; [`Error::Delay`] if the step takes longer than a call's [`Patience`].
     pub(crate) async fn cancel(
         &self,
         client: ClientId,
@@ -180,7 +177,7 @@ impl Copies {
         let job = self.find(client, key, node)?;
         job.cancel.cancel();
         let quiet = async { (job.write_lock.lock().await, job.telling.lock().await) };
-        let Ok(_quiet) = timeout(PATIENCE, quiet).await else { return Err(Error::Delay) };
+        let Some(_quiet) = Patience::new().wait(quiet).await else { return Err(Error::Delay) };
         self.jobs.lock().remove(&key);
         Ok(())
     }

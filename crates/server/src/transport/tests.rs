@@ -7,7 +7,7 @@ use crate::program::{Call, Program, ProgramId, Refusal};
 use async_trait::async_trait;
 use std::sync::atomic::AtomicUsize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 use weir_rpc::{CallHeader, OpaqueAuth, ReplyHeader, finish_record, start_record};
 use weir_xdr::{Bytes, Decoder, Encoder};
 
@@ -16,11 +16,17 @@ const ECHO: ProgramId = ProgramId { program: 77, version: 1 };
 /// Procedures: 0 does nothing, 1 echoes an opaque, 2 waits for the gate, 3 panics, 4 replies with
 /// the given number of bytes, 5 calls the caller back, 6 replies with the given number of bytes
 /// without reserving them, 7 reserves them once the gate has opened.
-#[derive(Default)]
 struct Echo {
-    gate: Notify,
+    /// Has a permit for each call that may pass.
+    gate: Semaphore,
     /// Bytes that procedure 6 produced.
     made: AtomicUsize,
+}
+
+impl Echo {
+    async fn pass_the_gate(&self) {
+        self.gate.acquire().await.unwrap().forget();
+    }
 }
 
 #[async_trait]
@@ -33,7 +39,7 @@ impl Program for Echo {
         match call.header.procedure {
             0 => {}
             1 => reply.opaque(&call.args.opaque(1 << 20)?),
-            2 => self.gate.notified().await,
+            2 => self.pass_the_gate().await,
             3 => panic!("as asked"),
             4 => {
                 let len = call.args.u32()? as usize;
@@ -47,7 +53,7 @@ impl Program for Echo {
             }
             6 | 7 => {
                 if call.header.procedure == 7 {
-                    self.gate.notified().await;
+                    self.pass_the_gate().await;
                     let len = 1 << 20;
                     call.reply_memory.reserve(len).await.map_err(|_| Refusal::SystemError)?;
                 }
@@ -106,7 +112,7 @@ struct Fixture {
 
 impl Fixture {
     async fn new(limits: TransportLimits) -> Self {
-        let echo = Arc::new(Echo::default());
+        let echo = Arc::new(Echo { gate: Semaphore::new(0), made: AtomicUsize::new(0) });
         let mut programs = Programs::default();
         programs.add(echo.clone());
         let stop = CancellationToken::new();
@@ -119,11 +125,8 @@ impl Fixture {
     }
 
     /// Lets `calls` calls through the gate.
-    async fn open_the_gate(&self, calls: usize) {
-        for _ in 0..calls {
-            self.echo.gate.notify_one();
-            tokio::task::yield_now().await;
-        }
+    fn open_the_gate(&self, calls: usize) {
+        self.echo.gate.add_permits(calls);
     }
 
     /// A connection from this address of the loopback interface.
@@ -178,7 +181,7 @@ async fn a_waiting_call_does_not_block_the_next_one() {
     c.send(1, ECHO, 2, b"").await;
     c.send(2, ECHO, 0, b"").await;
     assert_eq!(c.reply().await.0.xid, 2);
-    f.echo.gate.notify_one();
+    f.open_the_gate(1);
     assert_eq!(c.reply().await.0.xid, 1);
 }
 
@@ -283,7 +286,7 @@ async fn shutdown_waits_for_running_calls() {
     c.send(2, ECHO, 0, b"").await;
     assert_eq!(c.reply().await.0.xid, 2);
     f.stop.cancel();
-    f.echo.gate.notify_one();
+    f.open_the_gate(1);
     assert_eq!(c.reply().await.0.xid, 1);
     assert!(c.ends().await);
     f.done.await.unwrap();
@@ -317,7 +320,7 @@ async fn a_busy_caller_does_not_starve_others() {
         busy.0.write_all(&record[100..]).await.unwrap();
         assert_eq!(busy.reply().await, (accepted(xid, Success), args));
         busy.send(xid, ECHO, 2, b"").await;
-        f.echo.gate.notify_one();
+        f.open_the_gate(1);
         assert_eq!(busy.reply().await.0.xid, xid);
     }
     let stop = f.stop.clone();

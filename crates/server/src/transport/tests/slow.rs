@@ -142,7 +142,7 @@ async fn replies_of_waiting_calls_stay_within_the_connections_limit() {
     for xid in 0..64 {
         slow.send(xid, ECHO, 7, &MEGABYTE.to_be_bytes()).await;
     }
-    f.open_the_gate(64).await;
+    f.open_the_gate(64);
     let mut other = f.connect().await;
     for xid in 0..100 {
         other.send(xid, ECHO, 0, b"").await;
@@ -266,7 +266,7 @@ async fn a_large_call_is_charged_its_own_length_while_it_is_executed() {
     assert_eq!(next.expect("the large calls are all being executed").0.xid, CALLS);
     let (used, calls) = (f.transport.addresses.call_bytes.used(), CALLS as usize);
     assert!(used >= calls * BYTES && used < calls * (BYTES + 200), "{used} bytes are charged");
-    f.open_the_gate(CALLS as usize).await;
+    f.open_the_gate(CALLS as usize);
     for _ in 0..CALLS {
         c.reply().await;
     }
@@ -316,7 +316,7 @@ async fn silent_connections_are_closed_unless_they_are_in_use() {
     for _ in 0..3 {
         assert!(f.connect().await.ends().await);
     }
-    f.echo.gate.notify_one();
+    f.open_the_gate(1);
     assert_eq!(waits.reply().await.0.xid, 1);
     assert!(waits.ends().await, "it is silent from then on");
 }

@@ -120,7 +120,7 @@ impl Client {
             }
             self.service.called.remove(0)
         };
-        tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap()
+        tokio::time::timeout(Duration::from_secs(120), waiting).await.unwrap()
     }
 
     /// Serves calls for a while.

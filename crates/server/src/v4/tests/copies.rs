@@ -251,7 +251,7 @@ async fn an_open_that_denies_writing_ends_a_copy_without_waiting_for_its_source(
     const DENY_WRITE: u32 = 2;
     let mut ops = walk("/x");
     ops.push(other.open_op("destination", DENY_WRITE));
-    let opened = tokio::time::timeout(Duration::from_secs(20), other.ok(ops)).await;
+    let opened = tokio::time::timeout(Duration::from_secs(120), other.ok(ops)).await;
     assert!(matches!(opened.expect("it waits")[..], [.., OpRes::Open(Ok(_))]));
     fault.clear();
     fault.release();

@@ -34,8 +34,7 @@ impl Fixture {
         let mut client = self.connect_from(ip, name, 2).await;
         client.service.is_there = true;
         client.begin_session(1 << 20).await;
-        // The null call that tests the backchannel.
-        client.serve_for(Duration::from_millis(100)).await;
+        self.test_backchannel(&mut client).await;
         client.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
         client
     }

@@ -34,8 +34,10 @@ use crate::server::{Server, ServerConfig};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::timeout;
 use weir_nfs::v4::attr::Attrs;
 use weir_nfs::v4::op::{create_session, exchange_id, getfh, open, reclaim_complete, sequence};
 use weir_nfs::v4::types::{ClientOwner, FileHandle, SessionId, StateId, StateOwner, Status};
@@ -84,7 +86,8 @@ impl Fixture {
         let config =
             Config { budget_bytes, fast_read: true, readahead_bytes: 1 << 20, ..Config::default() };
         let fs = Cache::new(config).unwrap().mount(store);
-        let dir = tempfile::tempdir().unwrap();
+        // In memory, so that no file of the server waits for a busy disk.
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let (server, addr, served) = start(&fs, dir.path(), adjust).await;
         Self { addr, server, served, fs, dir, adjust }
     }
@@ -123,6 +126,18 @@ impl Fixture {
             status_flags: sequence::StatusFlags::empty(),
             service: callbacks::Service::default(),
         }
+    }
+
+    /// Serves a client's calls until the server has tested the backchannel.
+    async fn test_backchannel(&self, client: &mut Client) {
+        let session = crate::state::SessionId(client.session);
+        let state = &self.server.services.state;
+        let tested = async {
+            while !state.lock().sessions.get(session).unwrap().can_call() {
+                client.serve_for(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(120), tested).await.unwrap();
     }
 
     /// A client with a session that may take state.

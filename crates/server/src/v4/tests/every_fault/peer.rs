@@ -43,8 +43,7 @@ impl Peer {
         } else {
             c.service.is_there = true;
             c.begin_session(1 << 20).await;
-            // The null call that tests the backchannel.
-            c.serve_for(std::time::Duration::from_millis(100)).await;
+            f.test_backchannel(&mut c).await;
             c.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
         }
         let (owner, opens, lock, delegation) = (String::new(), Vec::new(), None, None);
