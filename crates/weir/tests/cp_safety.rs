@@ -236,18 +236,18 @@ fn files_of_the_kernel_are_read_to_their_end() {
     }
 }
 
-/// A directory with a file of 256 MiB, and a run of `cp --continue` of it that was stopped with
-/// part of it durable; `then` gets the partial file. To its end, the run takes half a minute.
+/// A directory with a file of 64 MiB, and a run of `cp --continue` of it that was stopped with part of it durable;
+/// `then` gets the partial file. To its end, the run takes half a minute.
 fn begun(then: impl FnOnce(&Path, &Path, PathBuf), end: bool) -> (tempfile::TempDir, Output) {
     let dir = scratch();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-    sparse(&from, 256 * MIB, [(0, 256 * MIB)]);
+    sparse(&from, 64 * MIB, [(0, 64 * MIB)]);
     fs::create_dir(&to).unwrap();
     let part = || {
         let names = names(&to).into_iter();
         names.into_iter().find(|name| name.ends_with(".part") && !name.ends_with("-0.part"))
     };
-    let rate = if end { "2M" } else { "8M" };
+    let rate = if end { "1M" } else { "2M" };
     let args = ["cp", "--continue", "--checkpoint", "1M", "--bwlimit", rate].map(Path::new);
     let output = {
         let (from, to) = (from.clone(), to.clone());

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 pub(crate) const PAGE: u64 = 4096;
 
-/// More blocks that a file may have than another one with the same data: written in pieces, with pauses between them, it
-/// has more extents, which take a few blocks to record.
+/// More blocks that a file may have than another one with the same data: written in pieces, with pauses between them,
+/// it has more extents, which take a few blocks to record.
 pub(crate) const EXTENTS: u64 = 64;
 
 /// The binary with these arguments.
