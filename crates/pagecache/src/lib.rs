@@ -130,6 +130,11 @@
 //! cargo +nightly miri test -p weir-pagecache --lib
 //! ```
 
+#![cfg_attr(
+    test,
+    allow(clippy::single_range_in_vec_init, reason = "resident pages are a list of ranges")
+)]
+
 mod cache;
 mod cache_policy;
 mod file;

@@ -182,7 +182,7 @@ impl File {
                         unseen = Unseen::Stop;
                     }
                 }
-                // Nobody sees that a mapped write ends early.
+                // The kernel does not look at how much of a mapped write was done.
                 Err(error) if done == 0 || unseen == Unseen::Leave => return Err(error),
                 Err(_) => break,
             }

@@ -288,8 +288,7 @@ mod tests {
 
     #[test]
     fn a_look_of_the_flusher_comes_earlier_and_never_later() {
-        let config = Config { background: Background::Rounds, ..Config::default() };
-        let rig = Rig::configured(MemoryFs::new(), config);
+        let rig = Rig::without_threads();
         let file = rig.create("f");
         let mapping = file.open.mapping.clone();
         let urgent_at = || mapping.state.lock().urgent_at.unwrap();

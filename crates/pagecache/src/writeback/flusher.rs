@@ -268,7 +268,7 @@ mod tests {
         assert_eq!([before, soon, late].map(|now| looks(false, false, now)), [0, 1, 2]);
         assert_eq!((looks(false, true, before), looks(false, true, late)), (2, 2));
         let listed = first.state.lock().listed.take().unwrap();
-        lane.files.lock().set_unbegun(&mut second.state.lock().listed.as_mut().unwrap(), false);
+        lane.files.lock().set_unbegun(second.state.lock().listed.as_mut().unwrap(), false);
         assert_eq!((looks(false, true, before), looks(true, false, before)), (1, 2));
         lane.files.lock().leave(&listed);
         let list = lane.files.lock();

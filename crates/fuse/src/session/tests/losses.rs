@@ -5,7 +5,7 @@ use crate::wire::abi::{self, opcode};
 use std::sync::Arc;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Caller, Error, FileSystem, FileSystemDecorator};
+use weir_vfs::{Caller, Error, FileSystem};
 use zerocopy::IntoBytes;
 
 const FULL: i32 = -libc::ENOSPC;
@@ -77,7 +77,7 @@ fn a_loss_that_a_copy_finds_is_reported() {
 /// A store of another machine.
 struct Remote(Arc<Fault>);
 
-impl FileSystemDecorator for Remote {
+impl weir_vfs::FileSystemDecorator for Remote {
     fn below(&self) -> &dyn FileSystem {
         &*self.0
     }

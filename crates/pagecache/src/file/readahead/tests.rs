@@ -1,7 +1,5 @@
 //! Traces of reads, and the plans that they cause.
 
-#![allow(clippy::single_range_in_vec_init, reason = "plans are lists of ranges")]
-
 use super::stream::STRIDES;
 use super::*;
 use crate::mapping::fill::PIECE;
