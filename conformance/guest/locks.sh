@@ -137,6 +137,7 @@ waits() {
     hold two "$b/f" w 5 10; sleep 4
     holds two && fail "a lock over $a was taken over $b, too"
     begun=$(date +%s%N); release one; await two 22
+    (($(date +%s%N) - begun < 22000000000)) || fail "fcntl over $b woken late: it polls after 26 s"
     echo "fcntl over $b woken after $((($(date +%s%N) - begun) / 1000000)) ms, asked $(($(asked "$b") - before)) times"
     [[ $(($(asked "$b") - before)) -le 3 ]] || fail "asked $(($(asked "$b") - before)) times"
     release two; settle

@@ -128,7 +128,7 @@ fn a_partitioned_client_loses_its_locks_and_stops_writing() {
         let dir = scratch();
         let export = dir.path().join("export");
         std::fs::create_dir(&export).unwrap();
-        let serve = serve_command(&export, "--lease 20").replace("192.0.2.1:2049", "0.0.0.0:2049");
+        let serve = serve_command(&export, "--lease 5").replace("192.0.2.1:2049", "0.0.0.0:2049");
         let server = format!("ip addr add 192.0.2.3/24 dev tap0; {serve}");
         let text = guest.run(&server, &[], "lease.sh", &[held_by, taken_by]);
         assert!(text.contains(&format!("lease {held_by} {taken_by}: ok")), "{text}");

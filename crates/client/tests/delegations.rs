@@ -25,7 +25,9 @@ async fn sent<T>(nfs: &NfsFs, work: impl Future<Output = T>) -> (u64, T) {
 /// Waits until a mount has sent nothing for a second: what it closes in the background is closed.
 async fn quiet(nfs: &NfsFs) {
     let (mut known, mut checks) = (nfs.wire_stats().sent_bytes, 0);
+    let begun = std::time::Instant::now();
     while checks < 20 {
+        assert!(begun.elapsed() < Duration::from_secs(120), "it keeps sending");
         tokio::time::sleep(Duration::from_millis(50)).await;
         let sent = nfs.wire_stats().sent_bytes;
         checks = if sent == known { checks + 1 } else { 0 };

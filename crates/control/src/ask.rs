@@ -11,7 +11,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A running process, and a connection to it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Asked {
     /// Its process ID.
     pub pid: u32,
@@ -67,14 +67,26 @@ pub fn ask_within(patience: Duration, process: &Asked, request: &Request) -> io:
     Ok(Replies { from: Some(BufReader::new(stream)) })
 }
 
-/// Whether the error of a request says that the process has ended, rather than that it does not answer.
-pub fn has_ended(error: &io::Error) -> bool {
+/// Whether the error of a request says that the process has ended. One that still listens has not, although it hung
+/// up: its error is one to report.
+pub fn has_ended(process: &Asked, error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
     // Which one it is depends on the moment of the end.
-    matches!(
-        error.kind(),
-        NotFound | ConnectionRefused | ConnectionReset | BrokenPipe | UnexpectedEof
-    )
+    match error.kind() {
+        NotFound | ConnectionRefused => true,
+        ConnectionReset | BrokenPipe | UnexpectedEof => is_gone(process),
+        _ => false,
+    }
+}
+
+/// Whether nothing listens any more. A process that ends closes its connections one after another.
+fn is_gone(process: &Asked) -> bool {
+    (0..100).any(|look| {
+        if look > 0 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        UnixStream::connect(&process.socket).is_err()
+    })
 }
 
 /// The replies to a request, without [`Reply::End`].

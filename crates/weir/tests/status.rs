@@ -115,18 +115,23 @@ fn files_are_warmed_into_the_cache_of_their_server_and_evicted() {
     assert_eq!(evicted.as_array().unwrap().len(), 1, "the kernel's cache is left alone");
 }
 
-/// A socket that stands for a process; each connection, once its request is there, gets what `reply` says.
-fn fake(rig: &Rig, pid: u32, reply: &'static [u8]) {
+/// A socket that stands for a process, which replies to one request, and ends if `ends`.
+fn fake(rig: &Rig, pid: u32, reply: &'static [u8], ends: bool) {
     let sockets = rig.runtime().join("weir");
     fs::create_dir_all(&sockets).unwrap();
     fs::set_permissions(&sockets, fs::Permissions::from_mode(0o700)).unwrap();
-    let listener = UnixListener::bind(sockets.join(format!("{pid}.sock"))).unwrap();
+    let socket = sockets.join(format!("{pid}.sock"));
+    let _ = fs::remove_file(&socket);
+    let listener = UnixListener::bind(socket).unwrap();
     std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = BufReader::new(stream.unwrap());
+        loop {
+            let mut stream = BufReader::new(listener.accept().unwrap().0);
             // The connection by which the process is found has no request.
             if stream.read_until(b'\n', &mut Vec::new()).is_ok_and(|read| read > 0) {
                 let _ = stream.get_mut().write_all(reply);
+                if ends {
+                    return;
+                }
             }
         }
     });
@@ -139,30 +144,47 @@ fn a_process_that_ends_when_it_is_asked_was_not_there() {
     fs::write(&file, vec![1; MIB as usize]).unwrap();
     let begun = br#"{"file":{"path":{"Unix":[47,97]},"size_bytes":1,"resident_bytes":1,"dirty_bytes":0,"read_bytes":0}}
 "#;
-    for (pid, reply) in [(1, &b""[..]), (2, b"{\"fi")] {
-        fake(&rig, pid, reply);
-    }
+    let fakes = |ends| {
+        for (pid, reply) in [(1, &b""[..]), (2, b"{\"fi")] {
+            fake(&rig, pid, reply, ends);
+        }
+    };
+    fakes(true);
     if text(&rig.run(&["evict".as_ref(), file.as_os_str()])).contains("cachestat(2) is missing") {
         return weir_skip::skip("the kernel does not report its cache");
     }
     for command in ["status", "warm", "evict"] {
         let mut args = vec![command.as_ref(), "--json".as_ref(), "--all".as_ref()];
         args.push(file.as_os_str());
+        fakes(true);
         let held = rig.json(&args);
         let held = held.as_array().unwrap();
         assert!(!held.is_empty() && held.iter().all(|one| one["cache"] == "kernel"), "{held:?}");
     }
+    fakes(true);
     let none = rig.run(&["status"]);
     assert!(text(&none).contains("no weir process"), "{}", text(&none));
 
     // This one has begun, so it is the one that serves the file.
-    fake(&rig, 3, begun);
     for (command, code) in [("status", 0), ("warm", 1), ("evict", 1)] {
+        fake(&rig, 3, begun, true);
         let output = rig.run(&[command.as_ref(), "--json".as_ref(), file.as_os_str()]);
         assert_eq!(output.status.code(), Some(code), "{command}: {}", text(&output));
         let held: Value = serde_json::from_slice(&output.stdout).unwrap();
         let kernel = held.as_array().unwrap().iter().filter(|one| one["cache"] == "kernel");
         assert_eq!(kernel.count() > 0, code == 0, "{command}: {held}");
+    }
+
+    // These have not ended.
+    fakes(false);
+    let output = rig.run(&["status"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    for pid in [1, 2] {
+        assert!(
+            text(&output).contains(&format!("ask the weir process {pid}")),
+            "{}",
+            text(&output)
+        );
     }
 }
 
@@ -175,7 +197,7 @@ fn what_one_process_does_not_answer_the_others_and_the_kernel_do() {
     let args = |command| [OsStr::new(command), "--json".as_ref(), file.as_os_str()];
     let _ = rig.json(&args("warm"));
     // Asked before the server.
-    fake(&rig, 1, b"nonsense\n");
+    fake(&rig, 1, b"nonsense\n", false);
     let output = rig.run(&args("status"));
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     let said = String::from_utf8_lossy(&output.stderr);

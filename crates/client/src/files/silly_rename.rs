@@ -5,8 +5,8 @@
 //! 1. The last close of the file in this mount removes the name. A client that dies before leaves it
 //!    behind, as every NFS client does.
 //! 2. A close may be in progress when a program removes the directory: while silly-renamed names are
-//!    in it, the removal is tried [`REMOVALS`] times. Time would not do: in a process that was suspended,
-//!    the close has had none of it.
+//!    in it, the removal is tried again for [`PATIENCE`]. An attempt counts as [`MOST_OF_AN_ATTEMPT`] at most: in
+//!    a process that was suspended, the close has had no time.
 
 use crate::files::change_spans::OwnChanges;
 use crate::protocol::{Handle, Node, Protocol};
@@ -17,8 +17,10 @@ use weir_base::sync::Mutex;
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{FileId, RenameFlags};
 
-/// How often the removal of a directory with silly-renamed names is tried.
-pub(crate) const REMOVALS: u32 = 50;
+/// How long the removal of a directory waits for silly-renamed names in it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// The most of it that one attempt uses up.
+pub(crate) const MOST_OF_AN_ATTEMPT: Duration = Duration::from_millis(100);
 /// The pause between two attempts.
 pub(crate) const REMOVAL_PAUSE: Duration = Duration::from_millis(20);
 

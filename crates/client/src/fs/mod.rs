@@ -16,7 +16,7 @@ use crate::files::change_spans::OwnChanges;
 use crate::files::deferred_close::Deferred;
 use crate::files::lock_owners::LockOwners;
 use crate::files::opened::Opened;
-use crate::files::silly_rename::{REMOVAL_PAUSE, REMOVALS};
+use crate::files::silly_rename::{MOST_OF_AN_ATTEMPT, PATIENCE, REMOVAL_PAUSE};
 use crate::fs::checks::{check_name, is_component};
 use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
@@ -30,7 +30,7 @@ use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
@@ -525,9 +525,8 @@ impl FileSystem for NfsFs {
     }
 
     async fn rmdir(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
-        let mut attempts = 0;
+        let (mut left, mut looked) = (PATIENCE, Instant::now());
         loop {
-            attempts += 1;
             let ((dir, name), cred) = (self.place(entry)?, self.cred(caller));
             // Before the attempt: the last one may go after it.
             let has_silly_renamed = self.has_silly_renamed(caller, entry).await;
@@ -535,8 +534,10 @@ impl FileSystem for NfsFs {
                 .mount
                 .run(|state| async move { state.protocol.remove(&cred, &dir, &name, true).await });
             let removed = self.renaming(remove).await;
+            let passed = std::mem::replace(&mut looked, Instant::now()).elapsed();
+            left = left.saturating_sub(passed.min(MOST_OF_AN_ATTEMPT));
             // Names of files that are just being closed do not keep it.
-            if removed != Err(Error::NotEmpty) || attempts == REMOVALS || !has_silly_renamed {
+            if removed != Err(Error::NotEmpty) || left.is_zero() || !has_silly_renamed {
                 return removed;
             }
             // On the mount's executor, which has a timer.

@@ -75,13 +75,14 @@ pub(crate) fn replies(
     process: &Asked,
     request: &Request,
 ) -> impl Iterator<Item = Result<Reply>> + use<> {
+    let process = process.clone();
     let asked = format!("ask the weir process {}", process.pid);
-    let (replies, failed) = match weir_control::ask(process, request) {
+    let (replies, failed) = match weir_control::ask(&process, request) {
         Ok(replies) => (Some(replies), None),
         Err(error) => (None, Some(Err(error))),
     };
     replies.into_iter().flatten().chain(failed).map(move |reply| match reply {
-        Err(error) if has_ended(&error) => Ok(Reply::Elsewhere),
+        Err(error) if has_ended(&process, &error) => Ok(Reply::Elsewhere),
         reply => reply.asked(|| asked.clone()),
     })
 }

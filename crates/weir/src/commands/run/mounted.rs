@@ -270,14 +270,17 @@ fn opened(path: PathBuf, limit: Duration, has_ended: &AtomicBool) -> Result<Arc<
     let options = LocalOptions { in_place, ..LocalOptions::default() };
     std::thread::spawn(move || send.send(LocalFs::open(&path, options)));
     let begun = Instant::now();
-    while begun.elapsed() < limit && !has_ended.load(Ordering::Relaxed) {
+    loop {
+        let is_over = begun.elapsed() >= limit || has_ended.load(Ordering::Relaxed);
         match receive.recv_timeout(Duration::from_millis(50)) {
             Ok(opened) => return opened.map_err(|error| error.to_string()),
+            Err(RecvTimeoutError::Timeout) if is_over => {
+                return Err("its server does not answer".into());
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err("a thread panicked".into()),
         }
     }
-    Err("its server does not answer".into())
 }
 
 #[cfg(test)]
