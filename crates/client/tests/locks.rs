@@ -151,23 +151,30 @@ async fn a_granted_lock_that_is_not_polled_blocks_no_request() {
     }
 }
 
+/// A soft mount behind a proxy, and a new file that it and another client have open.
+async fn behind_losing(
+    served: &Served,
+    version: &str,
+) -> (Losing, Arc<NfsFs>, Arc<dyn OpenFile>, Arc<dyn OpenFile>) {
+    let losing = Losing::to(served.addr).await;
+    let port = losing.addr.port();
+    let options = format!("vers={version}&mountport={port}&soft&timeo=100&retrans=1");
+    let url = format!("nfs://{}/?{options}", losing.addr).parse().unwrap();
+    let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+    let direct = served.mount("vers=4.2").await;
+    let (set, name) = (SetAttr::default(), version.as_bytes());
+    let new = nfs.root().entry(name).with(&set);
+    nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+    let (file, other) = (opened(&nfs, name).await, opened(&direct, name).await);
+    (losing, nfs, file, other)
+}
+
 /// The first lock of its owner: the client has not learned the owner's stateid.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_request_that_timed_out_leaves_no_lock() {
     let served = &Served::start();
     let times_out = |version| async move {
-        let losing = Losing::to(served.addr).await;
-        let port = losing.addr.port();
-        let options = format!("vers={version}&mountport={port}&soft&timeo=100&retrans=1");
-        let url = format!("nfs://{}/?{options}", losing.addr).parse().unwrap();
-        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
-        let direct = served.mount("vers=4.2").await;
-        let (set, name) = (SetAttr::default(), format!("timed out {version}"));
-        let new = nfs.root().entry(name.as_bytes()).with(&set);
-        nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
-        let file = opened(&nfs, name.as_bytes()).await;
-        let other = opened(&direct, name.as_bytes()).await;
-
+        let (losing, nfs, file, other) = behind_losing(served, version).await;
         // Version 3 connects to the lock manager.
         soon(file.lock(LockOwner(2), lock(100, 101, true), false)).await.unwrap();
         let (program, what) = lock_calls(version);
@@ -190,23 +197,12 @@ async fn a_lock_request_that_timed_out_leaves_no_lock() {
 async fn an_exclusive_lock_that_is_not_restored_after_a_downgrade_timed_out_is_lost() {
     let served = &Served::start();
     let is_lost = |version| async move {
-        let losing = Losing::to(served.addr).await;
-        let port = losing.addr.port();
-        let options = format!("vers={version}&mountport={port}&soft&timeo=100&retrans=1");
-        let url = format!("nfs://{}/?{options}", losing.addr).parse().unwrap();
-        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
-        let direct = served.mount("vers=4.2").await;
-        let (set, name) = (SetAttr::default(), format!("downgraded {version}"));
-        let new = nfs.root().entry(name.as_bytes()).with(&set);
-        nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
-        let file = opened(&nfs, name.as_bytes()).await;
-        let other = opened(&direct, name.as_bytes()).await;
-
+        let (losing, nfs, file, other) = behind_losing(served, version).await;
         file.lock(ME, lock(0, 10, true), false).await.unwrap();
         let (program, what) = lock_calls(version);
         losing.lose(program, what);
         let closed = losing.closed().await;
-        let outcome = patiently(file.lock(ME, lock(0, 10, false), false)).await;
+        let outcome = soon(file.lock(ME, lock(0, 10, false), false)).await;
         assert_eq!(outcome, Err(weir_vfs::Error::TimedOut), "{version}");
         other.lock(LockOwner(3), lock(0, 10, false), false).await.unwrap();
         drop(closed);
@@ -215,7 +211,7 @@ async fn an_exclusive_lock_that_is_not_restored_after_a_downgrade_timed_out_is_l
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        patiently(is_lost).await;
+        soon(is_lost).await;
         assert_eq!(write(&*file, 0, b"x").await.map(drop), Err(weir_vfs::Error::Io), "{version}");
         file.unlock(ME, LockRange::ALL).await.unwrap();
         write(&*file, 0, b"free").await.unwrap();
@@ -223,10 +219,6 @@ async fn an_exclusive_lock_that_is_not_restored_after_a_downgrade_timed_out_is_l
         nfs.unmount().await;
     };
     futures_util::future::join_all(VERSIONS.map(is_lost)).await;
-}
-
-async fn patiently<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(120), what).await.expect("it hangs")
 }
 
 /// A lock is released between the moment in which the client begins to reclaim, and its turn.

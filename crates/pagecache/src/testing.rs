@@ -25,8 +25,12 @@ impl Rig {
 
     /// Without the threads of a cache: nothing happens unless a test does it.
     pub(crate) fn without_threads() -> Self {
-        let config = Config { background: Background::Rounds, ..Config::default() };
-        Self::configured(MemoryFs::new(), config)
+        Self::without_threads_over(MemoryFs::new())
+    }
+
+    /// The same over a store.
+    pub(crate) fn without_threads_over(store: Arc<dyn FileSystem>) -> Self {
+        Self::configured(store, Config { background: Background::Rounds, ..Config::default() })
     }
 
     pub(crate) fn configured(store: Arc<dyn FileSystem>, config: Config) -> Self {

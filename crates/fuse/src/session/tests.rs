@@ -147,6 +147,16 @@ impl Kernel {
         (entry.nodeid, abi::OpenOut::read_from_bytes(rest).unwrap().fh)
     }
 
+    fn open(&mut self, node: u64) -> u64 {
+        let args = abi::OpenIn { flags: libc::O_RDWR.cast_unsigned(), ..Default::default() };
+        self.ok::<abi::OpenOut>(opcode::OPEN, node, &[args.as_bytes()]).fh
+    }
+
+    fn flush(&mut self, node: u64, fh: u64, lock_owner: u64) -> i32 {
+        let args = abi::FlushIn { fh, lock_owner, ..Default::default() };
+        self.call(opcode::FLUSH, node, &[args.as_bytes()]).0
+    }
+
     fn write(&mut self, node: u64, fh: u64, offset: u64, data: &[u8]) -> u32 {
         let args = abi::WriteIn { fh, offset, size: data.len() as u32, ..Default::default() };
         self.ok::<abi::WriteOut>(opcode::WRITE, node, &[args.as_bytes(), data]).size

@@ -162,13 +162,13 @@ impl AttributeOverlay {
 
     /// The modification time to set in the store.
     pub(crate) fn pending(&self) -> Option<SystemTime> {
-        self.mtime.filter(|_| self.mtime_pending && self.under_way == 0)
+        self.unsettled().filter(|_| self.under_way == 0)
     }
 
-    /// Whether there is a modification time that is not in the store yet, though a change of ours
-    /// that is in progress may be setting it.
-    pub(crate) fn is_unsettled(&self) -> bool {
-        self.mtime.is_some() && self.mtime_pending
+    /// The modification time that is not in the store yet, though a change of ours that is in progress
+    /// may be setting it.
+    pub(crate) fn unsettled(&self) -> Option<SystemTime> {
+        self.mtime.filter(|_| self.mtime_pending)
     }
 
     /// All data is written back to a store that sets the times of writes itself: from now on the

@@ -420,19 +420,17 @@ unsafe impl Buffer for FrameBuffer {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::File;
     use crate::mapping::writeback::Ask;
     use crate::testing::Rig;
-    use crate::{Background, Config, File};
     use weir_stores::fault::{Call, What};
-    use weir_stores::memory::MemoryFs;
     use weir_vfs::{Advice, Extent, IoFlags};
 
     const PAGE: u64 = PAGE_SIZE as u64;
 
     /// A file in the store of which nothing is cached, in a cache without threads of its own.
     fn cold(pages: u64) -> (Rig, File) {
-        let config = Config { background: Background::Rounds, ..Config::default() };
-        let rig = Rig::configured(MemoryFs::new(), config);
+        let rig = Rig::without_threads();
         let file = rig.create("f");
         file.write_at(&vec![1; (pages * PAGE) as usize], 0, IoFlags::empty()).unwrap();
         file.sync(true).unwrap();

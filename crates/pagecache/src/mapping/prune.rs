@@ -86,15 +86,12 @@ mod tests {
     use super::*;
     use crate::mapping::writeback::Ask;
     use crate::testing::Rig;
-    use crate::{Background, Config};
     use weir_stores::fault::{Call, What};
-    use weir_stores::memory::MemoryFs;
     use weir_vfs::IoFlags;
 
     #[test]
     fn only_a_clean_page_that_no_reader_has_is_pruned() {
-        let config = Config { background: Background::Rounds, ..Config::default() };
-        let rig = Rig::configured(MemoryFs::new(), config);
+        let rig = Rig::without_threads();
         let file = rig.create("f");
         let mapping = &file.open.mapping;
         let mut page = RangeSet::default();

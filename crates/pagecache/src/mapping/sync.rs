@@ -151,7 +151,7 @@ mod tests {
         let stored = || {
             let state = file.open.mapping.state.lock();
             // The times, too.
-            let settles = state.invalidating || state.overlay.is_unsettled();
+            let settles = state.invalidating || state.overlay.unsettled().is_some();
             state.is_clean() && !settles && state.stored_size > page * 4096
         };
         loop {

@@ -425,15 +425,10 @@ impl Mapping {
         let wanted = |mapping: &Self| {
             let state = mapping.state.lock();
             let gone = mapping.unlinked.load(Ordering::Relaxed);
-            state.overlay.pending().filter(|_| state.is_clean() && !gone)
+            state.overlay.unsettled().filter(|_| state.is_clean() && !gone)
         };
         // Also while another call sets the time: this one ends after it.
-        let is_unsettled = {
-            let state = self.state.lock();
-            let gone = self.unlinked.load(Ordering::Relaxed);
-            state.overlay.is_unsettled() && state.is_clean() && !gone
-        };
-        if !is_unsettled {
+        if wanted(self).is_none() {
             return;
         }
         if self.store.capabilities().contains(Capabilities::WRITE_TIMES) {
@@ -530,12 +525,12 @@ fn frame_slices<'a>(
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::File;
     use crate::testing::{Rig, poll_once};
-    use crate::{Background, Config, File};
     use std::pin::{Pin, pin};
     use weir_stores::fault::{Call, Fault, Rule, What, When};
     use weir_stores::memory::MemoryFs;
-    use weir_vfs::{FileId, FileSystem, IoFlags, UNCACHED_MARK, UNCACHED_XATTR, XattrMode};
+    use weir_vfs::{FileId, IoFlags, UNCACHED_MARK, UNCACHED_XATTR, XattrMode};
 
     type Asked = for<'a> fn(&'a Rig, FileId) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
@@ -620,11 +615,6 @@ mod tests {
         assert_eq!(rig.store.injected(), 1, "set once");
     }
 
-    /// A rig without threads of its own.
-    fn quiet(store: Arc<dyn FileSystem>) -> Rig {
-        Rig::configured(store, Config { background: Background::Rounds, ..Config::default() })
-    }
-
     fn begin(file: &File) -> Vec<Range<u64>> {
         let mapping = &file.open.mapping;
         mapping.start_writeback(0..u64::MAX, Ask::Now, &mut RangeSet::default());
@@ -633,7 +623,7 @@ mod tests {
 
     #[test]
     fn pages_under_writeback_stay_and_have_one_write() {
-        let rig = quiet(MemoryFs::new());
+        let rig = Rig::without_threads();
         let file = rig.create("f");
         rig.always(Call::Write, What::Hold);
         file.write_at(&[1; 4096], 2 * 4096, IoFlags::empty()).unwrap();
@@ -649,7 +639,7 @@ mod tests {
 
     #[test]
     fn no_write_begins_during_a_change() {
-        let rig = quiet(MemoryFs::new());
+        let rig = Rig::without_threads();
         let file = rig.create("f");
         rig.always(Call::PunchHole, What::Hold);
         rig.always(Call::Write, What::Hold);
@@ -667,7 +657,7 @@ mod tests {
         let disk = Fault::over(MemoryFs::new(), 1);
         let (when, what) = (When::Nth(0), What::Fail(Error::NoSpace));
         disk.add(Rule { call: Call::Write, when, what });
-        let rig = quiet(disk);
+        let rig = Rig::without_threads_over(disk);
         let file = rig.create("f");
         rig.always(Call::Write, What::Hold);
         file.write_at(&[1; 100], 0, IoFlags::empty()).unwrap();

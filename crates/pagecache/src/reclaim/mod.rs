@@ -90,16 +90,14 @@ impl Memory {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::File;
     use crate::testing::Rig;
-    use crate::{Background, Config, File};
     use std::sync::Arc;
-    use weir_stores::memory::MemoryFs;
     use weir_vfs::IoFlags;
 
     /// A file of clean pages, in a cache without threads of its own.
     fn clean(pages: usize) -> (Rig, File) {
-        let config = Config { background: Background::Rounds, ..Config::default() };
-        let rig = Rig::configured(MemoryFs::new(), config);
+        let rig = Rig::without_threads();
         let file = rig.create("f");
         file.write_at(&vec![1; pages * 4096], 0, IoFlags::empty()).unwrap();
         file.sync(true).unwrap();

@@ -242,14 +242,11 @@ impl Lane {
 mod tests {
     use super::*;
     use crate::testing::Rig;
-    use crate::{Background, Config};
-    use weir_stores::memory::MemoryFs;
     use weir_vfs::IoFlags;
 
     #[test]
     fn a_round_looks_at_each_file_that_is_due_or_can_be_written_once() {
-        let config = Config { background: Background::Rounds, ..Config::default() };
-        let rig = Rig::configured(MemoryFs::new(), config);
+        let rig = Rig::without_threads();
         let files = ["f", "g"].map(|name| rig.create(name));
         for file in &files {
             file.write_at(&[1], 0, IoFlags::empty()).unwrap();

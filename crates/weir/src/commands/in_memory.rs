@@ -58,10 +58,7 @@ pub(crate) fn largest(most: usize) -> Result<Vec<Held>> {
         for reply in replies(&process, &Request::Files { most }) {
             match reply? {
                 Reply::File(file) => held.push(Held::of_file(&file, "weir", Some(process.pid))),
-                Reply::Failed(why) => {
-                    let asked = format!("ask the weir process {}", process.pid);
-                    return Err(Failure::new(asked, why));
-                }
+                Reply::Failed(why) => return Err(Failure::new(asking(process.pid), why)),
                 Reply::Elsewhere => held.truncate(before),
                 Reply::Status(_) | Reply::End => {}
             }
@@ -70,20 +67,24 @@ pub(crate) fn largest(most: usize) -> Result<Vec<Held>> {
     Ok(held)
 }
 
+/// What failures of a request say was asked for.
+pub(crate) fn asking(pid: u32) -> String {
+    format!("ask the weir process {pid}")
+}
+
 /// What a process replies to a request; [`Reply::Elsewhere`] at last if it has ended since it was found.
 pub(crate) fn replies(
     process: &Asked,
     request: &Request,
 ) -> impl Iterator<Item = Result<Reply>> + use<> {
     let process = process.clone();
-    let asked = format!("ask the weir process {}", process.pid);
     let (replies, failed) = match weir_control::ask(&process, request) {
         Ok(replies) => (Some(replies), None),
         Err(error) => (None, Some(Err(error))),
     };
     replies.into_iter().flatten().chain(failed).map(move |reply| match reply {
         Err(error) if has_ended(&process, &error) => Ok(Reply::Elsewhere),
-        reply => reply.asked(|| asked.clone()),
+        reply => reply.asked(|| asking(process.pid)),
     })
 }
 
@@ -162,10 +163,7 @@ impl Caches {
             let reply = reply?;
             match reply {
                 Reply::Elsewhere if serves && action != Action::Show => {
-                    return Err(Failure::new(
-                        format!("ask the weir process {pid}"),
-                        "it has ended",
-                    ));
+                    return Err(Failure::new(asking(pid), "it has ended"));
                 }
                 Reply::Elsewhere => {
                     self.held.truncate(before);

@@ -1,6 +1,6 @@
 //! `weir status`: shows running processes and their caches, or what is in memory of files.
 
-use super::in_memory::{self, Caches, Look, replies, running};
+use super::in_memory::{self, Caches, Look, asking, replies, running};
 use crate::arguments::JsonArgs;
 use crate::ended::Ended;
 use crate::output::{complain, print, print_json, say, text_and_hex};
@@ -86,8 +86,7 @@ pub(crate) fn status_of(process: &Asked) -> Result<Option<Status>> {
             _ => {}
         }
     }
-    let asked = format!("ask the weir process {}", process.pid);
-    Err(Failure::new(asked, "it gave no status"))
+    Err(Failure::new(asking(process.pid), "it gave no status"))
 }
 
 /// The share of reads that the cache answered without waiting, of 0 to 1; `None` before the first.

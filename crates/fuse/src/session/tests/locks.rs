@@ -24,16 +24,6 @@ impl Kernel {
         self.call(opcode::SETLK, node, &[lock.as_bytes()]).0
     }
 
-    fn open(&mut self, node: u64) -> u64 {
-        let args = abi::OpenIn { flags: libc::O_RDWR.cast_unsigned(), ..Default::default() };
-        self.ok::<abi::OpenOut>(opcode::OPEN, node, &[args.as_bytes()]).fh
-    }
-
-    fn flush(&mut self, node: u64, fh: u64, lock_owner: u64) -> i32 {
-        let args = abi::FlushIn { fh, lock_owner, ..Default::default() };
-        self.call(opcode::FLUSH, node, &[args.as_bytes()]).0
-    }
-
     fn release(&mut self, node: u64, args: &abi::ReleaseIn) {
         assert_eq!(self.call(opcode::RELEASE, node, &[args.as_bytes()]).0, 0);
     }

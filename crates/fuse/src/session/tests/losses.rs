@@ -22,17 +22,8 @@ fn fill_up(store: &Fault) {
 }
 
 impl Kernel {
-    fn close(&mut self, node: u64, fh: u64) -> i32 {
-        self.call(opcode::FLUSH, node, &[abi::FlushIn { fh, ..Default::default() }.as_bytes()]).0
-    }
-
     fn fsync(&mut self, node: u64, fh: u64) -> i32 {
         self.call(opcode::FSYNC, node, &[abi::FsyncIn { fh, ..Default::default() }.as_bytes()]).0
-    }
-
-    fn open_again(&mut self, node: u64) -> u64 {
-        let args = abi::OpenIn { flags: libc::O_RDWR.cast_unsigned(), ..Default::default() };
-        self.ok::<abi::OpenOut>(opcode::OPEN, node, &[args.as_bytes()]).fh
     }
 }
 
@@ -43,14 +34,14 @@ fn an_earlier_loss_that_a_close_has_reported_loses_no_mapped_write() {
     let (node, fh) = kernel.create(b"f");
     fill_up(&store);
     kernel.write(node, fh, 0, b"lost");
-    assert_eq!(kernel.close(node, fh), FULL);
+    assert_eq!(kernel.flush(node, fh, 1), FULL);
     store.clear();
     let args = abi::WriteIn { fh, size: 6, write_flags: abi::WRITE_CACHE, ..Default::default() };
     assert_eq!(kernel.call(opcode::WRITE, node, &[args.as_bytes(), b"mapped"]).0, 0);
-    assert_eq!(kernel.close(node, fh), FULL, "another descriptor");
+    assert_eq!(kernel.flush(node, fh, 1), FULL, "another descriptor");
     assert_eq!(kernel.fsync(node, fh), FULL);
     assert_eq!(kernel.fsync(node, fh), 0);
-    assert_eq!(kernel.close(node, fh), 0);
+    assert_eq!(kernel.flush(node, fh, 1), 0);
     assert_eq!(kernel.read(node, fh, 0, 10), b"mapped");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let stored = runtime.block_on(store.lookup(&Caller::Own, store.root().entry(b"f")));
@@ -106,7 +97,7 @@ fn is_reported_to_the_next(mut kernel: Kernel, store: &Fault) {
     let release = abi::ReleaseIn { fh, ..Default::default() };
     assert_eq!(kernel.call(opcode::RELEASE, node, &[release.as_bytes()]).0, 0);
     store.clear();
-    let next = kernel.open_again(node);
+    let next = kernel.open(node);
     assert_eq!(kernel.fsync(node, next), FULL);
     assert_eq!(kernel.fsync(node, next), 0);
 }

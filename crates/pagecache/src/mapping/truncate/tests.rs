@@ -1,10 +1,10 @@
 //! Tests of changes of whole files: what the store makes in part, limits, and what is known of the store's file.
 
+use crate::File;
 use crate::file::segments::Segment;
 use crate::mapping::writeback::Ask;
 use crate::testing::{Rig, poll_once};
 use crate::writeback::flusher::DirtyFile;
-use crate::{Background, Config, File};
 use async_trait::async_trait;
 use pollster::block_on;
 use std::pin::pin;
@@ -170,8 +170,7 @@ const CHANGES: [(&str, u64, Change); 9] = [
 
 /// A rig without threads of its own, over a store that copies a page at a time.
 fn quiet() -> Rig {
-    let config = Config { background: Background::Rounds, ..Config::default() };
-    Rig::configured(Arc::new(Slow(MemoryFs::new())), config)
+    Rig::without_threads_over(Arc::new(Slow(MemoryFs::new())))
 }
 
 fn stored_size(rig: &Rig, file: &File) -> u64 {
