@@ -1,8 +1,8 @@
-# lease.sh HELD_BY TAKEN_BY: a client of version HELD_BY loses its network while it has a file locked. A client of version
-# TAKEN_BY gets the lock when the lease expires, not before, and the server refuses later writes of the first client. The
-# server also listens at 192.0.2.3, with a lease of five seconds; mounts of two versions are two clients.
+# lease.sh HELD_BY TAKEN_BY LEASE: a client of version HELD_BY loses its network while it has a file locked. A client of
+# version TAKEN_BY gets the lock when the lease, of LEASE seconds, expires, not before, and the server refuses later
+# writes of the first client. The server also listens at 192.0.2.3; mounts of two versions are two clients.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-held_by=$1 taken_by=$2
+held_by=$1 taken_by=$2 lease=$3
 M2=/run/mnt2
 mkdir -p $M2
 S=192.0.2.3 mount_weir "$held_by"
@@ -33,7 +33,7 @@ if try_lock $M2/f; then fail 'a client that renews its lease lost its lock'; fi
 cut=$(date +%s%N)
 if try_lock $M2/f; then fail 'the lease was not over yet'; fi
 until try_lock $M2/f; do
-  (($(date +%s%N) - cut < 30000000000)) || fail 'the lock of a lost client is not given to others'
+  (($(date +%s%N) - cut < (lease + 25) * 1000000000)) || fail 'the lock of a lost client is not given to others'
   sleep 0.2
 done
 echo "taken after $((($(date +%s%N) - cut) / 1000000)) ms"
@@ -51,4 +51,4 @@ exec 6>&-
 (exec 7>>$M/f; flock -w 20 7; echo third >&7) || fail 'no lock after its release'
 [[ $(cat $M2/f) == $'second\nthird' ]] || fail "in the end $(cat $M2/f)"
 umount $M2 $M
-echo "lease $held_by $taken_by: ok"
+echo "lease $held_by $taken_by $lease: ok"

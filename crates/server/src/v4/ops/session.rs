@@ -253,7 +253,9 @@ fn status_flags(state: &State<File>, id: SessionId) -> sequence::StatusFlags {
         flags |= match revoked.why {
             Why::Recalled => StatusFlags::RECALLABLE_STATE_REVOKED,
             Why::Removed => StatusFlags::ADMIN_STATE_REVOKED,
-            Why::Expired if client.states.is_empty() => StatusFlags::EXPIRED_ALL_STATE_REVOKED,
+            // Not EXPIRED_ALL_STATE_REVOKED, whatever is left: the server revokes only what conflicts. After that
+            // flag, Linux's client (6.12) replaces its client ID and sends no RECLAIM_COMPLETE, so its opens would
+            // get NFS4ERR_GRACE for ever.
             Why::Expired => StatusFlags::EXPIRED_SOME_STATE_REVOKED,
         };
     }
