@@ -215,12 +215,7 @@ async fn answers_callbacks(f: &Fixture) {
     let (addr, _called, _) = callbacks::listen().await;
     let mut c = f.connect("answers", 0).await;
     let id = ClientId(introduce_at(&mut c, Some(addr)).await);
-    let can_be_called = async {
-        while !f.server.services.state.lock().can_call(id) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), can_be_called).await.expect("it is tried");
+    f.test_callback_service(id).await;
 }
 
 #[tokio::test]

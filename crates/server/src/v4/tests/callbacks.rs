@@ -175,9 +175,7 @@ async fn the_number_of_a_lost_callback_is_used_for_no_other() {
     c.service.is_silent = false;
     let bind = Bind { session: c.session, dir: DirFromClient::BackOrBoth, use_rdma: false };
     assert_eq!(c.raw(vec![Op::BindConnToSession(bind)]).await.status, Ok(()));
-    while !f.server.services.state.lock().can_call(id) {
-        c.serve_for(Duration::from_millis(10)).await;
-    }
+    f.test_backchannel(&mut c).await;
     // The client's other slots are in use.
     for _ in 1..4 {
         f.server.services.state.lock().sessions.begin_call(id).unwrap();

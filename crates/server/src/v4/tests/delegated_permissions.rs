@@ -112,17 +112,9 @@ impl Machine {
         if minor > 0 {
             let complete = reclaim_complete::Args { one_fs: false };
             machine.c.ok(vec![Op::ReclaimComplete(complete)]).await;
-            let state = &f.server.services.state;
-            let name = machine.c.name.as_bytes();
-            let id = state.lock().clients.iter().find(|c| &c.owner.name[..] == name).unwrap().id;
-            while !state.lock().can_call(id) {
-                machine.c.serve_for(Duration::from_millis(1)).await;
-            }
+            f.test_backchannel(&mut machine.c).await;
         } else {
-            let can_call = || f.server.services.state.lock().can_call(ClientId(machine.client_id));
-            while !can_call() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            f.test_callback_service(ClientId(machine.client_id)).await;
         }
         machine
     }

@@ -140,6 +140,16 @@ impl Fixture {
         timeout(Duration::from_secs(120), tested).await.unwrap();
     }
 
+    /// Waits until the server has tested the callback service of a client of minor version 0.
+    async fn test_callback_service(&self, id: crate::state::ClientId) {
+        let tested = async {
+            while !self.server.services.state.lock().can_call(id) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(Duration::from_secs(120), tested).await.unwrap();
+    }
+
     /// A client with a session that may take state.
     async fn client(&self, name: &'static str) -> Client {
         let mut client = self.connect(name, 2).await;
