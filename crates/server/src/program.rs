@@ -56,11 +56,12 @@ pub struct Call {
 }
 
 impl Call {
-    /// The caller that the credential names.
+    /// The caller that the credential names. Programs ask [`Exports::identify`](crate::export::Exports::identify), which
+    /// also refuses machines that no export is for.
     ///
     /// # Errors
     /// The credential is malformed, or not accepted from this origin.
-    pub async fn identify(&self) -> Result<Identity, Refusal> {
+    pub(crate) async fn identify(&self) -> Result<Identity, Refusal> {
         self.peer.identify(&self.header.cred).await.map_err(Refusal::Auth)
     }
 

@@ -23,6 +23,8 @@ use weir_pagecache::File;
 pub(crate) struct Services {
     pub(crate) exports: Arc<Exports>,
     pub(crate) state: Arc<Mutex<State<File>>>,
+    /// The number of the server's run, which its stateids name.
+    pub(crate) run: u32,
     /// The slots of the sessions in `state`.
     pub(crate) slot_tables: Arc<SlotTables>,
     pub(crate) callbacks: Arc<Callbacks>,
@@ -68,6 +70,7 @@ impl Services {
         Self {
             exports,
             state,
+            run,
             slot_tables,
             callbacks,
             recalls,

@@ -50,19 +50,29 @@ impl Served {
 
     /// The identity and access of a caller at `peer`; `None` if it is refused.
     pub(crate) fn admit(&self, identity: &Identity, peer: IpAddr) -> Option<Admitted> {
-        let options = &self.export.options;
-        let (mut read_only, mut squash) = (options.read_only, options.squash);
-        if !options.clients.is_empty() {
-            let rule = options.clients.iter().filter(|rule| rule.network.contains(peer));
-            let rule = rule.max_by_key(|rule| rule.network.narrowness())?;
-            match rule.access {
-                ClientAccess::None => return None,
-                ClientAccess::ReadOnly => read_only = true,
-                ClientAccess::ReadWrite => {}
-            }
-            squash = rule.squash.unwrap_or(squash);
-        }
+        let (read_only, squash) = self.access(peer)?;
         Some(Admitted { caller: self.caller(identity, squash), read_only })
+    }
+
+    /// Whether the export is for the machine at `peer`.
+    pub(crate) fn is_for(&self, peer: IpAddr) -> bool {
+        self.access(peer).is_some()
+    }
+
+    /// Whether the machine at `peer` may only read, and whose rights its users have; `None` if it is refused.
+    fn access(&self, peer: IpAddr) -> Option<(bool, Squash)> {
+        let ExportOptions { read_only, squash, ref clients, .. } = self.export.options;
+        if clients.is_empty() {
+            return Some((read_only, squash));
+        }
+        let rules = clients.iter().filter(|rule| rule.network.contains(peer));
+        let rule = rules.max_by_key(|rule| rule.network.narrowness())?;
+        let read_only = match rule.access {
+            ClientAccess::None => return None,
+            ClientAccess::ReadOnly => true,
+            ClientAccess::ReadWrite => read_only,
+        };
+        Some((read_only, rule.squash.unwrap_or(squash)))
     }
 
     fn caller(&self, identity: &Identity, squash: Squash) -> Caller {

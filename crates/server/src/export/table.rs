@@ -13,13 +13,17 @@ use super::options::{Export, ExportOptions, Squash};
 use super::pseudo::{self, PseudoFs};
 use super::rights::RightsCache;
 use super::served::Served;
+use crate::admission::Identity;
 use crate::handle::{HANDLE_BYTES, Handles, Node};
+use crate::program::{Call, Refusal};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use weir_rpc::AuthStatus;
 use weir_vfs::FileId;
 
 /// Longest path of an export, in bytes: the limit of the MOUNT protocol.
@@ -171,6 +175,18 @@ impl Exports {
         Ok(gone)
     }
 
+    /// The caller of a call.
+    ///
+    /// # Errors
+    /// [`Call::identify`]; [`AuthStatus::TooWeak`] if no export is for the caller's machine: such a machine leaves no
+    /// state here, and takes none from others by their names.
+    pub(crate) async fn identify(&self, call: &Call) -> Result<Identity, Refusal> {
+        if !self.table.read().is_for(call.peer.addr().ip()) {
+            return Err(Refusal::Auth(AuthStatus::TooWeak));
+        }
+        call.identify().await
+    }
+
     /// The locks that serialize changes of directories.
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
@@ -269,6 +285,11 @@ impl ExportTable {
     /// The exports, sorted by path.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Served> {
         self.order.iter().filter_map(|id| self.mountable(*id).ok())
+    }
+
+    /// Whether any export is for the machine at `peer`.
+    fn is_for(&self, peer: IpAddr) -> bool {
+        self.served.values().any(|export| export.is_for(peer))
     }
 
     /// The root of the tree that clients see.

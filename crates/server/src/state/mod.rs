@@ -79,7 +79,6 @@ pub(crate) use tables::lock_waiters::Freed;
 pub(crate) use tables::nlm::{GrantedLock, NlmError, NlmLock, NlmOwner, ReplyTo};
 pub(crate) use tables::open::{Claim, Io, OpenRequest, Use, WriteInProgress};
 pub(crate) use tables::reclaim_denied::ReclaimDenied;
-pub(crate) use tables::revoked::Why;
 pub(crate) use tables::store_locks::{OpenedStoreLocks, StoreLocks};
 pub(crate) use tally::{Account, Removable, Tally};
 pub(crate) use weir_vfs::{LockConflict as Conflict, LockRange as Range};

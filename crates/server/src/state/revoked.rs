@@ -13,10 +13,13 @@
 //!    still write under the open. The client keeps the rest, even across a restart. The files of
 //!    revoked state are recorded on disk and cannot be reclaimed
 //!    ([`crate::state::reclaim_denied`]).
-//! 2. Every SEQUENCE reply tells the client so until it has acknowledged all revoked state. Every
-//!    use of a revoked stateid returns the reason.
-//! 3. At most [`MAX_REVOKED`] revocations per client and [`MAX`] in all are remembered.
-//! 4. A client of minor version 0 loses all its state when it loses some: the protocol cannot tell
+//! 2. Every use of a revoked stateid returns the reason. Only of revoked delegations, which a client
+//!    may use without a request, every SEQUENCE reply tells until the client has acknowledged all
+//!    of them ([`Client::has_revoked_delegation`]).
+//! 3. Who acknowledges an open or a delegation acknowledges the locks under it: Linux's client frees
+//!    no stateid of a lock that it has given up.
+//! 4. At most [`MAX_REVOKED`] revocations per client and [`MAX`] in all are remembered.
+//! 5. A client of minor version 0 loses all its state when it loses some: the protocol cannot tell
 //!    it which. Its later requests return the reason ([`crate::state::tables::lapsed`]).
 
 use crate::handle::Node;
@@ -26,13 +29,25 @@ use crate::state::stateid::StateKey;
 use crate::state::table::State;
 use crate::state::tables::lock::LockOwner;
 use crate::state::tables::reclaim_denied::ReclaimDenied;
-use crate::state::tables::revoked::{Revoked, Why};
+use crate::state::tables::revoked::{Kind, Revoked, Why};
 use std::time::Duration;
 
 /// Revocations that are remembered per client.
 const MAX_REVOKED: usize = 1024;
 /// Revocations that are remembered in all.
 const MAX: usize = 64 << 10;
+
+impl Client {
+    /// Whether the client has a revoked delegation to acknowledge.
+    ///
+    /// SEQUENCE tells of nothing else (RFC 8881 section 18.46.3). After a flag that tells of a revoked open, Linux's
+    /// client (6.12) gives up every lock that it has on this server, in all files, without unlocking any; and after
+    /// EXPIRED_ALL_STATE_REVOKED it never sends RECLAIM_COMPLETE, so that its opens get NFS4ERR_GRACE for ever. It
+    /// recovers by the errors that revoked stateids return, one file at a time.
+    pub(crate) fn has_revoked_delegation(&self) -> bool {
+        self.revoked.iter().any(|revoked| revoked.kind == Kind::Delegation)
+    }
+}
 
 impl<F: Clone> State<F> {
     /// Whether what a client has in an export may be taken from it: its lease is over, but for calls in progress that
@@ -96,21 +111,23 @@ impl<F: Clone> State<F> {
     pub(super) fn revoke(&mut self, key: StateKey, why: Why) {
         let Some((client, _)) = self.newest(key) else { return };
         let Some(node) = self.opens.get(key).map(|open| open.node) else { return };
+        // The client does not know the stateid of an open that stands for a delegation.
+        let stands_for = self.delegations.held_by(client, node).filter(|delegation| {
+            self.delegations.by_key.get(delegation).is_some_and(|d| d.stand_in == Some(key))
+        });
+        let kind = Kind::Lock(stands_for.unwrap_or(key));
         let locks = self.locks.under(key);
         self.drop_lock_states(locks.iter().copied());
         for lock in locks {
-            self.note_revoked(client, Revoked { key: lock, node, why });
+            self.note_revoked(client, Revoked { key: lock, kind, node, why });
         }
         self.drop_open(key);
-        // The client does not know the stateid of an open that stands for a delegation.
-        let delegation = self.delegations.held_by(client, node);
-        let delegation = delegation.and_then(|key| self.delegations.by_key.get(&key));
-        if delegation.is_none_or(|d| d.stand_in != Some(key)) {
-            self.note_revoked(client, Revoked { key, node, why });
+        if stands_for.is_none() {
+            self.note_revoked(client, Revoked { key, kind: Kind::Open, node, why });
         }
     }
 
-    /// Remembers a revoked state, to tell the client if the protocol can, and to refuse it a
+    /// Remembers a revoked state, to return the reason to the client if the protocol can, and to refuse it a
     /// reclaim after a restart.
     pub(super) fn note_revoked(&mut self, id: ClientId, revoked: Revoked) {
         let Ok(client) = self.clients.get_mut(id) else { return };
@@ -120,7 +137,7 @@ impl<F: Clone> State<F> {
             return;
         }
         client.revoked.push_back(revoked);
-        client.shared.set_revoked(true);
+        client.shared.set_revoked(client.has_revoked_delegation());
         let full = client.revoked.len() > MAX_REVOKED;
         let oldest = if full { client.revoked.pop_front() } else { None };
         if full {
@@ -132,7 +149,8 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// FREE_STATEID of a revoked state; `None` if the state was not revoked.
+    /// FREE_STATEID of a revoked state, which acknowledges the locks under it too; `None` if the state was not
+    /// revoked.
     pub(super) fn free_revoked(
         &mut self,
         client: ClientId,
@@ -143,6 +161,14 @@ impl<F: Clone> State<F> {
             return Some(Err(StateError::BadStateId));
         }
         self.forget_revoked(key);
+        let locks: Vec<StateKey> = self.clients.get(client).map_or_else(
+            |_| Vec::new(),
+            |client| {
+                let under = client.revoked.iter().filter(|revoked| revoked.kind == Kind::Lock(key));
+                under.map(|lock| lock.key).collect()
+            },
+        );
+        locks.into_iter().for_each(|lock| self.forget_revoked(lock));
         // Written once, when all is acknowledged. Until then the disk may deny too much, which is
         // safe.
         if let Ok(client) = self.clients.get(client)
@@ -158,7 +184,7 @@ impl<F: Clone> State<F> {
         let Some((client, _)) = self.revoked.remove(&key) else { return };
         if let Ok(client) = self.clients.get_mut(client) {
             client.revoked.retain(|revoked| revoked.key != key);
-            client.shared.set_revoked(!client.revoked.is_empty());
+            client.shared.set_revoked(client.has_revoked_delegation());
         }
     }
 
@@ -210,9 +236,11 @@ mod tests {
         assert_eq!(state.test_stateid(a, locked), Err(StateError::Expired));
         assert_eq!(state.test_stateid(b, locked), Err(StateError::BadStateId));
         assert_eq!(state.test_stateid(a, open_a), Err(StateError::Expired));
+        let kinds = [Kind::Lock(open_a.key), Kind::Open];
+        let revoked = std::iter::zip([locked, open_a], kinds);
         let revoked =
-            [locked, open_a].map(|id| Revoked { key: id.key, node: NODE, why: Why::Expired });
-        assert_eq!(state.clients.get(a).unwrap().revoked, revoked);
+            revoked.map(|(id, kind)| Revoked { key: id.key, kind, node: NODE, why: Why::Expired });
+        assert!(state.clients.get(a).unwrap().revoked.iter().copied().eq(revoked));
         assert_eq!(state.free_stateid(b, locked), Err(StateError::BadStateId));
         assert_eq!(state.free_stateid(a, locked), Ok(()));
         assert_eq!(state.free_stateid(a, open_a), Ok(()));

@@ -39,7 +39,7 @@ impl SharedClient {
         self.sessions.store(sessions, Ordering::Relaxed);
     }
 
-    /// Whether it has revoked state to acknowledge.
+    /// Whether it has a revoked delegation to acknowledge.
     pub(in crate::state) fn has_revoked(&self) -> bool {
         self.has_revoked.load(Ordering::Acquire)
     }

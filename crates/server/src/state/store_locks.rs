@@ -121,8 +121,9 @@ mod tests {
     use super::*;
     use crate::state::tables::lock::LockError;
     use crate::state::tables::nlm::{NlmError, NlmLock, NlmOwner, ReplyTo};
+    use crate::state::tables::revoked::Why;
     use crate::state::tests::{LEASE, NODE, READ, T0, WRITE, lock_under, ready, request};
-    use crate::state::{ClientId, Grace, Ids, Limits, LockRequest, LockTarget, StateId, Why};
+    use crate::state::{ClientId, Grace, Ids, Limits, LockRequest, LockTarget, StateId};
     use bytes::Bytes;
     use parking_lot::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -37,7 +37,7 @@ impl Mount3 {
     }
 
     async fn mount(&self, call: &Call, path: DirPath) -> MntRes {
-        let identity = call.identify().await.map_err(|_| Error::Access)?;
+        let identity = self.exports.identify(call).await.map_err(|_| Error::Access)?;
         let peer = call.peer.addr().ip();
         let table = self.exports.table();
         let mut found = Err(Error::NoEnt);
@@ -61,13 +61,14 @@ impl Mount3 {
             flavors.push(AuthFlavor::NONE);
         }
         let node = Node { export: export.id, id: attr.id };
-        self.remember(peer, path);
+        self.remember(peer, &path);
         Ok(MntOk { handle: Opaque::copy_from(&self.exports.seal(node)), flavors: flavors.into() })
     }
 
-    fn remember(&self, peer: IpAddr, path: DirPath) {
+    fn remember(&self, peer: IpAddr, path: &DirPath) {
         let mut mounts = self.mounts.lock();
-        mounts.replace((peer, path));
+        // Copied, because a slice would keep the whole request in memory.
+        mounts.replace((peer, Opaque::copy_from(path)));
         if mounts.len() > MAX_MOUNTS {
             mounts.pop_front();
         }
@@ -171,5 +172,35 @@ impl Program for Mount3 {
             Procedure::Export => reply.put(&self.exported()),
         }
         Ok(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::{Export, ExportOptions};
+    use crate::handle::Handles;
+    use bytes::Bytes;
+    use std::net::Ipv4Addr;
+    use weir_pagecache::{Cache, Config};
+    use weir_stores::memory::MemoryFs;
+    use weir_xdr::Decoder;
+
+    #[test]
+    fn a_mount_is_listed_without_keeping_its_request() {
+        let cache = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap();
+        let fs = cache.mount(MemoryFs::new());
+        let options = ExportOptions::default();
+        let export = Export { path: "/".into(), source: "/srv".into(), fs, options };
+        let dir = tempfile::tempdir().unwrap();
+        let exports = Exports::open(vec![export], Handles::new([7; 32]), dir.path()).unwrap();
+        let mount = Mount3::new(Arc::new(exports));
+        // The length of the path, the path, and bytes that nobody asked for.
+        let record: Bytes = [&[0, 0, 0, 4][..], b"/a/b", &[0; 1 << 20]].concat().into();
+        let path: DirPath = Decoder::new(record.clone()).get().unwrap();
+        mount.remember(Ipv4Addr::LOCALHOST.into(), &path);
+        drop(path);
+        assert_eq!(&*mount.dump().0[0].path, b"/a/b");
+        assert!(record.is_unique(), "a megabyte is kept");
     }
 }

@@ -70,7 +70,7 @@ impl Nfs3 {
         mut call: Call,
         mut reply: Encoder,
     ) -> Result<Encoder, Refusal> {
-        let identity = call.identify().await?;
+        let identity = self.exports.identify(&call).await?;
         let exports = self.exports.table();
         let (peer, reply_memory) = (&call.peer, &call.reply_memory);
         let keep = procedure.keep();

@@ -224,10 +224,13 @@ fn begins_settled(code: OpCode) -> bool {
 ///
 /// # Errors
 /// As of [`Context::settle`]; but a client that gets an error for RECLAIM_COMPLETE may not send it
-/// again, and then waits for the end of its grace period for ever.
+/// again, and then waits for the end of its grace period for ever. Linux's client counts a CREATE_SESSION that got an
+/// error other than NFS4ERR_DELAY as executed, so its next one would be out of order.
 async fn settled(cx: &Context, code: OpCode) -> Result<(), Error> {
     match (cx.settle().await, code) {
-        (Err(Error::ServerFault), OpCode::ReclaimComplete) => Err(Error::Delay),
+        (Err(Error::ServerFault), OpCode::CreateSession | OpCode::ReclaimComplete) => {
+            Err(Error::Delay)
+        }
         (settled, _) => settled,
     }
 }

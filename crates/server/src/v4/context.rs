@@ -334,6 +334,11 @@ impl Context {
 
     /// Parses a stateid argument. The special "current stateid" yields the compound's current
     /// stateid.
+    ///
+    /// # Errors
+    /// [`Error::BadStateId`]; with sessions also for a stateid of an earlier run. NFS4ERR_STALE_STATEID is for clients
+    /// that learn of a restart by it: Linux's client, which learns that by its session, takes a delegation for valid
+    /// if TEST_STATEID returns that error, and repeats I/O that gets it for ever.
     pub(crate) fn stateid(&self, wire: StateId) -> Result<StateRef, Error> {
         let read = |wire: StateId| StateRef::from_wire(wire.seqid, wire.other).map_err(of_state);
         if self.minor == 0 {
@@ -347,6 +352,7 @@ impl Context {
                 StateRef::Current => Err(Error::BadStateId),
                 other => Ok(other),
             },
+            StateRef::Of(id) if id.key.run != self.services.run => Err(Error::BadStateId),
             other => Ok(other),
         }
     }

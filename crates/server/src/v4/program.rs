@@ -19,7 +19,7 @@ impl Program for Nfs4 {
         match call.header.procedure {
             v4::PROC_NULL => Ok(reply),
             v4::PROC_COMPOUND => {
-                let identity = call.identify().await?;
+                let identity = self.services.exports.identify(&call).await?;
                 retransmission::run(self, identity, call, reply).await
             }
             _ => Err(Refusal::NoSuchProcedure),

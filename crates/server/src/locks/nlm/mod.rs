@@ -427,7 +427,7 @@ impl Program for Nlm4 {
             // NULL needs no credential (RFC 5531 section 11.1).
             return Ok(reply);
         }
-        let identity = call.identify().await?;
+        let identity = self.services.exports.identify(&call).await?;
         let Call { mut args, peer, .. } = call;
         let [host, server] = [peer.addr(), peer.local_addr()].map(|addr| addr.ip().to_canonical());
         let (route, user) = (Route { host, server }, peer.origin().only_user());

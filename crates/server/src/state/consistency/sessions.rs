@@ -77,14 +77,14 @@ impl World {
                 let calls = self.requests.iter().filter(|(table, _)| table.is_of(&client.shared));
                 assert_eq!(client.shared.lease.calls(), calls.count() as u64);
             }
-            assert_eq!(client.shared.has_revoked(), !client.revoked.is_empty());
+            assert_eq!(client.shared.has_revoked(), client.has_revoked_delegation());
             assert_eq!(client.shared.sessions(), sessions.of(client.id).count());
             for session in sessions.of(client.id) {
                 let table = sessions.slot_tables().get(session.id).unwrap();
                 assert!(Arc::ptr_eq(&table, &session.slots));
                 let (kept, is_its) = table.checked(&client.shared);
                 assert!(is_its && table.client() == client.id);
-                let has_status = session.lost_backchannel() || !client.revoked.is_empty();
+                let has_status = session.lost_backchannel() || client.has_revoked_delegation();
                 assert_eq!(table.has_status(), has_status);
                 count += 1;
                 bytes += kept;

@@ -16,7 +16,7 @@ use crate::state::stateid::{StateId, StateKey};
 use crate::state::table::State;
 use crate::state::tables::delegation::DelegationKind;
 use crate::state::tables::open::Open;
-use crate::state::tables::revoked::{Revoked, Why};
+use crate::state::tables::revoked::{Kind, Revoked, Why};
 use std::time::Duration;
 use weir_nfs::v4::types::MAX_OWNER_BYTES;
 use weir_vfs::Access;
@@ -105,7 +105,8 @@ impl<F: Clone> State<F> {
             self.drop_lock_states(locks.iter().copied());
             for lock in locks {
                 why.into_iter().for_each(|why| {
-                    self.note_revoked(client, Revoked { key: lock, node, why });
+                    let kind = Kind::Lock(delegation);
+                    self.note_revoked(client, Revoked { key: lock, kind, node, why });
                 });
             }
         }

@@ -210,7 +210,7 @@ fn a_delegation_not_returned_in_a_lease_is_revoked_until_freed() {
 
     assert_eq!(
         state.clients.get(a).unwrap().revoked,
-        [Revoked { key: id.key, node: NODE, why: Why::Recalled }]
+        [Revoked { key: id.key, kind: Kind::Delegation, node: NODE, why: Why::Recalled }]
     );
     assert_eq!(state.test_stateid(a, id), Err(StateError::Revoked));
     assert_eq!(state.io(Some(a), id, NODE, Access::READ).unwrap_err(), StateError::Revoked);
@@ -220,6 +220,24 @@ fn a_delegation_not_returned_in_a_lease_is_revoked_until_freed() {
     assert_eq!(state.test_stateid(a, id), Err(StateError::BadStateId));
     assert!(state.clients.get(a).unwrap().revoked.is_empty());
     assert_eq!(state.delegation_count(), 0);
+}
+
+#[test]
+fn a_client_is_not_told_of_the_end_of_a_delegation_that_it_does_not_have() {
+    for (last, told) in [(false, false), (true, true)] {
+        let mut state = state_after(&[]);
+        let (a, id) = delegate(&mut state, "a", READ);
+        let b = ready(&mut state, "b", T0);
+        state.recall(NODE, Touch::Change, Some(b), T0);
+        // At first, the reply that grants it may be on its way.
+        state.recall_answered(id.key, false);
+        state.recall_answered(id.key, last);
+        state.clients.renew(a, LEASE + SEC);
+        assert!(!state.recall(NODE, Touch::Change, Some(b), LEASE + SEC).pending);
+        let client = state.clients.get(a).unwrap();
+        assert_eq!((client.has_revoked_delegation(), client.shared.has_revoked()), (told, told));
+        assert!(client.reclaim_denied().files.contains(&NODE));
+    }
 }
 
 #[test]

@@ -14,11 +14,24 @@ pub(crate) enum Why {
     Recalled,
 }
 
+/// What a revoked state was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// An open.
+    Open,
+    /// The locks of an owner, under this open or delegation.
+    Lock(StateKey),
+    /// A delegation.
+    Delegation,
+}
+
 /// A state that the server revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Revoked {
     /// Its key.
     pub(crate) key: StateKey,
+    /// What it was.
+    pub(crate) kind: Kind,
     /// The file.
     pub(crate) node: Node,
     /// The reason.

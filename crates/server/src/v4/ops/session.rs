@@ -4,7 +4,7 @@
 
 use crate::callback;
 use crate::state::{
-    Channel, Client, ClientId, Owner, SequenceArgs, Sequenced, SessionId, State, StateError, Why,
+    Channel, Client, ClientId, Owner, SequenceArgs, Sequenced, SessionId, State, StateError,
 };
 use crate::v4::compound;
 use crate::v4::context::{Context, HeldSlot, InSession};
@@ -249,16 +249,7 @@ fn status_flags(state: &State<File>, id: SessionId) -> sequence::StatusFlags {
         flags.set(StatusFlags::CB_PATH_DOWN, !elsewhere);
     }
     let Ok(client) = state.clients.get(session.client) else { return flags };
-    for revoked in &client.revoked {
-        flags |= match revoked.why {
-            Why::Recalled => StatusFlags::RECALLABLE_STATE_REVOKED,
-            Why::Removed => StatusFlags::ADMIN_STATE_REVOKED,
-            // Not EXPIRED_ALL_STATE_REVOKED, whatever is left: the server revokes only what conflicts. After that
-            // flag, Linux's client (6.12) replaces its client ID and sends no RECLAIM_COMPLETE, so its opens would
-            // get NFS4ERR_GRACE for ever.
-            Why::Expired => StatusFlags::EXPIRED_SOME_STATE_REVOKED,
-        };
-    }
+    flags.set(StatusFlags::RECALLABLE_STATE_REVOKED, client.has_revoked_delegation());
     flags
 }
 

@@ -7,7 +7,7 @@ use super::*;
 use crate::export::Durability;
 use crate::kernel_rights::{Change, MayOpen, OTHER, OWNER, SQUASHED, USERS, User, set_mode};
 use crate::state::ClientId;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use weir_nfs::v4::acl::AceMask;
 use weir_nfs::v4::op::open::{Claim, CreateHow, Delegation, How, ShareAccess, ShareDeny};
 use weir_nfs::v4::op::{

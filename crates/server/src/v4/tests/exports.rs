@@ -5,6 +5,7 @@ use crate::export::{CachePolicy, ClientAccess, ClientRule};
 use weir_nfs::v4::op::{create, link, read, readdir, remove, rename, secinfo, write};
 use weir_nfs::v4::types::{FsId, LockType, StableHow};
 use weir_nfs::v4::{Bitmap, attr};
+use weir_rpc::{AuthStatus, Denial};
 use weir_vfs::{Access, Caller, CreateMode, SetAttr};
 
 pub(super) const BUDGET: u64 = 32 << 20;
@@ -195,6 +196,37 @@ async fn every_request_checks_the_networks_of_its_export() {
 }
 
 #[tokio::test]
+async fn machines_that_no_export_is_for_take_nothing_from_clients() {
+    let clients = vec![rule("127.0.0.1", ClientAccess::ReadWrite)];
+    let options = ExportOptions { clients, ..ExportOptions::default() };
+    let f = serve(vec![export(&cache(), "/a", options)]).await;
+    let mut a = f.client("a").await;
+    let opened = then(then(walk("/a"), a.open_op("file", 0)), Op::Getfh(()));
+    let results = a.ok(opened).await;
+    let (Some(OpRes::Open(Ok(opened))), Ok(file)) = (results.get(2), handle(&results)) else {
+        panic!("{results:?}")
+    };
+    let lock = super::locks::lock_op(opened.stateid, LockType::Write, false);
+    let OpRes::Lock(Ok(held)) = a.on(&file, lock).await else { panic!() };
+
+    // Another machine that takes the name of the client, as after a reboot.
+    let restarted = exchange_id::Args {
+        client: ClientOwner { verifier: *b"another.", owner: a.name.into() },
+        flags: exchange_id::Flags::empty(),
+        state_protect: exchange_id::StateProtect::None,
+        impl_id: List::default(),
+    };
+    for (minor, op) in [(2, Op::ExchangeId(restarted)), (0, Op::Putrootfh(()))] {
+        let mut outside = f.connect_from("127.0.0.2", "a", minor).await;
+        outside.send("tag", 1, &[op]).await;
+        let header: ReplyHeader = Decoder::new(outside.reply().await).get().unwrap();
+        let denied = Denial::AuthError(AuthStatus::TooWeak);
+        assert_eq!(header, ReplyHeader::denied(outside.xid, denied));
+    }
+    assert_eq!(a.tested(&[opened.stateid, held]).await, [Ok(()); 2]);
+}
+
+#[tokio::test]
 async fn handles_survive_reloads_and_restarts_until_their_export_is_removed() {
     let cache = cache();
     let [a, b, new] = ["/a", "/b", "/0"].map(|p| export(&cache, p, ExportOptions::default()));
@@ -265,13 +297,10 @@ async fn removing_an_export_closes_its_open_files() {
     f.server.set_exports(vec![a]).unwrap();
     assert!(weak.upgrade().is_none(), "its file system is let go of");
     assert_eq!(c.list("/").await.len(), 1);
-    assert_eq!(c.status_flags, sequence::StatusFlags::ADMIN_STATE_REVOKED);
-    assert_eq!(c.tested(&[opened.stateid]).await, [Err(Error::AdminRevoked)]);
-    for freed in [opened.stateid, held] {
-        c.ok(vec![Op::FreeStateid(freed)]).await;
-    }
-    assert_eq!(c.list("/").await.len(), 1);
-    assert_eq!(c.status_flags, sequence::StatusFlags::empty());
+    assert_eq!(c.status_flags, sequence::StatusFlags::empty(), "other exports are not concerned");
+    assert_eq!(c.tested(&[opened.stateid, held]).await, [Err(Error::AdminRevoked); 2]);
+    c.ok(vec![Op::FreeStateid(opened.stateid)]).await;
+    assert_eq!(c.tested(&[opened.stateid, held]).await, [Err(Error::BadStateId); 2]);
 }
 
 /// Creates a file of `len` bytes in an export, bypassing the cache.
