@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use weir_client::{MountOptions, NfsFs, NfsUrl, Version};
+use weir_client::{MountOptions, NfsFs, NfsUrl, Version, raw};
 use weir_nfs::mount;
 use weir_nfs::v3::op::readdir::Chain;
 use weir_nfs::v4::OpCode;
@@ -688,5 +688,35 @@ async fn revoked_locks_are_reported_and_not_silently_retaken() {
         file.unlock(ONE, LockRange::ALL).await.unwrap();
         write(&*file, 0, b"without a lock").await.unwrap();
         file.lock(ONE, exclusive(0, 10), false).await.unwrap();
+    }
+}
+
+/// Until a client acknowledges what was revoked from it, the server refuses its reclaims of the file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_taken_after_revoked_ones_survive_a_restart_of_the_server() {
+    for version in ["4.1", "4.2"] {
+        let mut served = Served::start();
+        (served.grace, served.lease) = (Duration::from_secs(2), Duration::from_secs(2));
+        served.restart();
+        let options = format!("vers={version},timeo=20");
+        let (ours, theirs) = (served.mount(&options).await, served.mount("vers=4.2").await);
+        let fs: Arc<dyn FileSystem> = ours.clone();
+        let file = new_file(&fs, fs.root(), "file").await;
+        file.lock(ONE, exclusive(0, 10), false).await.unwrap();
+        let far = opened(&theirs, b"file").await;
+        raw::fall_silent(&ours, true).unwrap();
+        soon(far.lock(ONE, exclusive(0, 10), true)).await.unwrap();
+        raw::fall_silent(&ours, false).unwrap();
+        let written = write(&*file, 0, b"not mine any more").await;
+        assert_eq!(written, Err(weir_vfs::Error::Io), "NFSv{version}");
+        file.unlock(ONE, LockRange::ALL).await.unwrap();
+        far.unlock(ONE, LockRange::ALL).await.unwrap();
+        drop(far);
+        file.lock(ONE, exclusive(0, 10), false).await.unwrap();
+        served.restart();
+        let written = soon(write(&*file, 0, b"mine again")).await;
+        assert_eq!(written.map(drop), Ok(()), "NFSv{version}");
+        ours.unmount().await;
+        theirs.unmount().await;
     }
 }

@@ -61,6 +61,13 @@ impl OpenRecord {
         newest(self.stateid, sessions)
     }
 
+    /// The stateids of its locks, then its own: a server may not free an open before its locks.
+    pub(in crate::v4) fn stateids(&self) -> Vec<StateId> {
+        let locks = self.locks.states.values().map(|state| state.stateid);
+        let open = (self.stateid != StateId::ANONYMOUS).then_some(self.stateid);
+        locks.chain(open).collect()
+    }
+
     /// Whether this mount has the file open.
     pub(in crate::v4) fn is_open(&self) -> bool {
         self.count > 0
