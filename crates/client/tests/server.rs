@@ -22,8 +22,8 @@ use weir_server::Versions;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, suite, write};
 use weir_vfs::{
-    Access, Caller, Capabilities, CreateMode, FileSystem, IoFlags, Lock, LockOwner, LockRange,
-    ReaddirRequest, SegmentKind, SetAttr,
+    Access, Caller, Capabilities, CreateMode, Cred, FileSystem, IoFlags, Lock, LockOwner,
+    LockRange, ReaddirRequest, SegmentKind, SetAttr,
 };
 use weir_xdr::Decoder;
 
@@ -718,5 +718,36 @@ async fn locks_taken_after_revoked_ones_survive_a_restart_of_the_server() {
         assert_eq!(written.map(drop), Ok(()), "NFSv{version}");
         ours.unmount().await;
         theirs.unmount().await;
+    }
+}
+
+/// The users of a mount share an open at the server, and none needs the rights of another for their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_another_user_writes_can_be_opened_to_read() {
+    let served = Served::start();
+    for version in ["4.0", "4.1", "4.2"] {
+        let nfs = served.mount(&format!("vers={version}")).await;
+        let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+        let new = nfs.root().entry(version.as_bytes()).with(&set);
+        let id = nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap().attr.id;
+        let user = Caller::As(Cred { uid: 1000, gid: 1000, groups: Vec::new() });
+        let denied = Err(weir_vfs::Error::AccessDenied);
+        let reader = nfs.open(&user, id, Access::READ).await.unwrap();
+        let writer = nfs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap();
+        write(&*writer, 0, b"written").await.unwrap();
+        for _ in 0..2 {
+            let second = nfs.open(&user, id, Access::READ).await;
+            let second = second.unwrap_or_else(|error| panic!("NFSv{version}: {error}"));
+            assert_eq!(read_all(&*second, 7).await, b"written", "NFSv{version}");
+            let opened = nfs.open(&user, id, Access::WRITE).await;
+            assert_eq!(opened.map(drop), denied, "NFSv{version}");
+            drop(second);
+        }
+        write(&*writer, 0, b"WRITTEN").await.unwrap();
+        drop(writer);
+        assert_eq!(read_all(&*reader, 7).await, b"WRITTEN", "NFSv{version}");
+        let opened = nfs.open(&user, id, Access::WRITE).await;
+        assert_eq!(opened.map(drop), denied, "NFSv{version}");
+        nfs.unmount().await;
     }
 }

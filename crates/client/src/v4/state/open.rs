@@ -43,23 +43,25 @@ impl V4 {
                 self.give_back_held(handle).await;
             }
             let delegated = self.grant_of(handle).is_some();
-            let (closed, suffices, granted) = {
+            let (closed, suffices, asked) = {
                 let known = state.known.lock();
                 let same_cred = known.cred.as_deref() == Some(&*cred);
                 // An idle open is usable while the delegation that keeps it is.
                 let usable = same_cred && (known.count > 0 || delegated);
-                (known.closed, usable && known.granted.contains(access), known.granted)
+                // Not what others of this mount have: this user may not be allowed that.
+                let asked = if same_cred { known.checked | access } else { access };
+                (known.closed, usable && known.checked.contains(access), asked)
             };
             if closed {
                 // If its close was given up, the entry is still there.
                 self.opens.remove_entry(&state);
                 continue;
             }
-            if !suffices && let Err(error) = self.send_open(&state, &cred, granted | access).await {
+            if !suffices && let Err(error) = self.send_open(&state, &cred, asked).await {
                 let was_opened_by = {
                     let mut known = state.known.lock();
                     known.closed = known.count == 0;
-                    known.cred.clone().filter(|_| known.closed && !granted.is_empty())
+                    known.cred.clone().filter(|_| known.closed && !known.granted.is_empty())
                 };
                 match was_opened_by {
                     // An idle open, kept by a delegation that may have ended.
@@ -71,8 +73,7 @@ impl V4 {
             }
             let mut known = state.known.lock();
             if !suffices {
-                known.granted = granted | access;
-                known.cred = Some(Arc::clone(&cred));
+                known.join(&cred, asked);
             }
             known.count += 1;
             drop(known);
@@ -176,6 +177,8 @@ impl V4 {
         if !self.has_sessions() {
             args.seqid = known.seqid;
             args.owner = owner_of(client, known.owner);
+        } else if known.granted.contains(Access::WRITE) {
+            args.share_access.insert(ShareAccess::WANT_NO_DELEG);
         }
         let at = if matches!(claim, Claim::Null(_)) { at } else { &state.handle };
         (vec![putfh(at), Op::Open(args), Op::Getfh(())], Counted::Open)
