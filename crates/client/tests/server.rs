@@ -425,6 +425,26 @@ async fn an_unmounted_client_makes_no_more_connections() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_that_ends_without_its_server_makes_no_more_connections() {
+    let mut served = Served::start();
+    let mut mounts = Vec::new();
+    for version in VERSIONS {
+        mounts.push((version, served.mount(&format!("vers={version}")).await));
+    }
+    served.end();
+    let ends = mounts.iter().map(|(_, nfs)| nfs.unmount());
+    soon(futures_util::future::join_all(ends)).await;
+    let before: Vec<_> = mounts.iter().map(|(_, nfs)| nfs.wire_stats().reconnects).collect();
+    served.restart();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    for ((version, nfs), before) in mounts.iter().zip(before) {
+        assert_eq!(nfs.wire_stats().reconnects, before, "NFSv{version}");
+        let asked = soon(nfs.getattr(nfs.root())).await;
+        assert_eq!(asked, Err(weir_vfs::Error::Io), "NFSv{version}");
+    }
+}
+
 #[test]
 fn futures_need_no_executor() {
     let served = Served::start();

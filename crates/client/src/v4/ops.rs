@@ -636,6 +636,10 @@ impl Protocol for V4 {
         {
             tracing::debug!("{error}");
         }
+    }
+
+    fn end_connections(&self) {
+        self.ended.store(true, Relaxed);
         self.connections.iter().for_each(Connection::end);
     }
 }
