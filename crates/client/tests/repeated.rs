@@ -343,6 +343,30 @@ async fn attributes_are_changed_once(nfs: &NfsFs, losing: &Losing) {
     assert_eq!(nfs.get_xattr(ME, name).await, Err(Error::NoAttribute));
 }
 
+/// A call without outcome kills its session. The server has room for few.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_that_were_replaced_are_destroyed() {
+    let mut served = Served::start();
+    served.sessions = 8;
+    served.restart();
+    let losing = Losing::to(served.addr).await;
+    for version in ["4.1", "4.2"] {
+        let options = "soft,timeo=5,retrans=0,actimeo=0";
+        let url = format!("nfs://{}/?vers={version},{options}", losing.addr);
+        let nfs = NfsFs::mount(&url.parse().unwrap(), &MountOptions::default()).await.unwrap();
+        for round in 0..10 {
+            losing.lose(PROGRAM, OpCode::Getattr as u32);
+            let closed = losing.closed().await;
+            let lost = soon(nfs.getattr(nfs.root())).await;
+            assert_eq!(lost.map(drop), Err(Error::TimedOut), "{version}, round {round}");
+            drop(closed);
+            let again = soon(nfs.getattr(nfs.root())).await;
+            assert_eq!(again.map(drop), Ok(()), "{version}, round {round}");
+        }
+        nfs.unmount().await;
+    }
+}
+
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), what).await.expect("it hangs")
 }
