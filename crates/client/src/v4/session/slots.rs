@@ -214,6 +214,19 @@ mod tests {
     }
 
     #[test]
+    fn a_killed_sessions_calls_in_progress_are_waited_for() {
+        let slots = Slots::new(3);
+        let take = || slots.acquire().now_or_never().flatten().unwrap();
+        let (mut lost, answered) = (take(), take());
+        lost.begin();
+        drop(lost);
+        let mut ended = Box::pin(slots.calls_ended());
+        assert!(ended.as_mut().now_or_never().is_none());
+        answered.release(true);
+        assert!(ended.now_or_never().is_some());
+    }
+
+    #[test]
     fn an_abandoned_waiter_costs_no_slot() {
         let slots = Slots::new(1);
         let held = slots.acquire().now_or_never().flatten().unwrap();
