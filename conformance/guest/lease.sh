@@ -22,6 +22,7 @@ perl -e '
   $SIG{ALRM} = sub { print "hangs\n"; exit 1 }; alarm 90;
   sysseek $f, 0, 0; my $n = syswrite $f, "stale lock"; my $written = defined $n && close $f;
   print $written ? "written\n" : "refused: $!\n";' >/run/holder &
+holder=$!
 # Another program of the same client, with a lock that nobody else asks for.
 perl -e '
   use Fcntl ":flock"; use IO::Handle; $| = 1;
@@ -32,7 +33,6 @@ perl -e '
   print $synced ? "written\n" : "refused: $!\n"; flock($h, LOCK_UN) or print "not unlocked: $!\n";
   open(my $end, "<", "/run/go_on"); <$end>;' >/run/bystander &
 bystander=$!
-holder=$!
 for who in holder bystander; do
   for _ in $(seq 100); do grep -q locked /run/$who && break; sleep 0.1; done
   grep -q locked /run/$who || fail "no lock: $(cat /run/$who)"

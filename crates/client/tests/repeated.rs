@@ -147,6 +147,45 @@ async fn an_operation_completed_before_a_restart_succeeds() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_extended_attribute_changed_before_a_restart_is_changed() {
+    let mut served = Served::start();
+    let losing = Losing::to(served.addr).await;
+    let url = format!("nfs://{}/?vers=4.2", losing.addr);
+    let nfs = NfsFs::mount(&url.parse().unwrap(), &MountOptions::default()).await.unwrap();
+    let set = SetAttr::default();
+    let id = nfs.mkdir(ME, nfs.root().entry(b"dir").with(&set)).await.unwrap().id;
+    for (step, op) in [OpCode::Setxattr, OpCode::Removexattr].into_iter().enumerate() {
+        losing.lose(PROGRAM, op as u32);
+        let closed = losing.closed().await;
+        let client = Arc::clone(&nfs);
+        let doing = tokio::spawn(async move {
+            let name = id.xattr(b"user.a");
+            match step {
+                0 => client.set_xattr(ME, name, b"value", XattrMode::Create).await,
+                _ => client.remove_xattr(ME, name).await,
+            }
+        });
+        let lost = async {
+            while !losing.has_lost() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        soon(lost).await;
+        served.restart();
+        drop(closed);
+        assert_eq!(soon(doing).await.unwrap(), Ok(()), "{op:?}");
+        let name = id.xattr(b"user.a");
+        let again = match step {
+            0 => nfs.set_xattr(ME, name, b"value", XattrMode::Create).await,
+            _ => nfs.remove_xattr(ME, name).await,
+        };
+        let refused = [Error::Exists, Error::NoAttribute][step];
+        assert_eq!(again, Err(refused), "{op:?}: another's is told");
+    }
+    nfs.unmount().await;
+}
+
 /// Another file replaces a new one before it has its attributes, which therefore cannot be set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_replaces_one_being_created_stays() {
@@ -302,6 +341,30 @@ async fn attributes_are_changed_once(nfs: &NfsFs, losing: &Losing) {
     assert_eq!(soon(nfs.remove_xattr(ME, name)).await, Err(Error::Io));
     assert!(losing.has_lost() && losing.take_uncached() == 3);
     assert_eq!(nfs.get_xattr(ME, name).await, Err(Error::NoAttribute));
+}
+
+/// A call without outcome kills its session. The server has room for few.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_that_were_replaced_are_destroyed() {
+    let mut served = Served::start();
+    served.sessions = 8;
+    served.restart();
+    let losing = Losing::to(served.addr).await;
+    for version in ["4.1", "4.2"] {
+        let options = "soft,timeo=5,retrans=0,actimeo=0";
+        let url = format!("nfs://{}/?vers={version},{options}", losing.addr);
+        let nfs = NfsFs::mount(&url.parse().unwrap(), &MountOptions::default()).await.unwrap();
+        for round in 0..10 {
+            losing.lose(PROGRAM, OpCode::Getattr as u32);
+            let closed = losing.closed().await;
+            let lost = soon(nfs.getattr(nfs.root())).await;
+            assert_eq!(lost.map(drop), Err(Error::TimedOut), "{version}, round {round}");
+            drop(closed);
+            let again = soon(nfs.getattr(nfs.root())).await;
+            assert_eq!(again.map(drop), Ok(()), "{version}, round {round}");
+        }
+        nfs.unmount().await;
+    }
 }
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {

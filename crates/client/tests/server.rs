@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use weir_client::{MountOptions, NfsFs, NfsUrl, Version};
+use weir_client::{MountOptions, NfsFs, NfsUrl, Version, raw};
 use weir_nfs::mount;
 use weir_nfs::v3::op::readdir::Chain;
 use weir_nfs::v4::OpCode;
@@ -22,8 +22,8 @@ use weir_server::Versions;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, suite, write};
 use weir_vfs::{
-    Access, Caller, Capabilities, CreateMode, FileSystem, IoFlags, Lock, LockOwner, LockRange,
-    ReaddirRequest, SegmentKind, SetAttr,
+    Access, Caller, Capabilities, CreateMode, Cred, FileSystem, IoFlags, Lock, LockOwner,
+    LockRange, ReaddirRequest, SegmentKind, SetAttr,
 };
 use weir_xdr::Decoder;
 
@@ -425,6 +425,26 @@ async fn an_unmounted_client_makes_no_more_connections() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_that_ends_without_its_server_makes_no_more_connections() {
+    let mut served = Served::start();
+    let mut mounts = Vec::new();
+    for version in VERSIONS {
+        mounts.push((version, served.mount(&format!("vers={version}")).await));
+    }
+    served.end();
+    let ends = mounts.iter().map(|(_, nfs)| nfs.unmount());
+    soon(futures_util::future::join_all(ends)).await;
+    let before: Vec<_> = mounts.iter().map(|(_, nfs)| nfs.wire_stats().reconnects).collect();
+    served.restart();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    for ((version, nfs), before) in mounts.iter().zip(before) {
+        assert_eq!(nfs.wire_stats().reconnects, before, "NFSv{version}");
+        let asked = soon(nfs.getattr(nfs.root())).await;
+        assert_eq!(asked, Err(weir_vfs::Error::Io), "NFSv{version}");
+    }
+}
+
 #[test]
 fn futures_need_no_executor() {
     let served = Served::start();
@@ -688,5 +708,66 @@ async fn revoked_locks_are_reported_and_not_silently_retaken() {
         file.unlock(ONE, LockRange::ALL).await.unwrap();
         write(&*file, 0, b"without a lock").await.unwrap();
         file.lock(ONE, exclusive(0, 10), false).await.unwrap();
+    }
+}
+
+/// Until a client acknowledges what was revoked from it, the server refuses its reclaims of the file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_taken_after_revoked_ones_survive_a_restart_of_the_server() {
+    for version in ["4.1", "4.2"] {
+        let mut served = Served::start();
+        (served.grace, served.lease) = (Duration::from_secs(2), Duration::from_secs(2));
+        served.restart();
+        let options = format!("vers={version},timeo=20");
+        let (ours, theirs) = (served.mount(&options).await, served.mount("vers=4.2").await);
+        let fs: Arc<dyn FileSystem> = ours.clone();
+        let file = new_file(&fs, fs.root(), "file").await;
+        file.lock(ONE, exclusive(0, 10), false).await.unwrap();
+        let far = opened(&theirs, b"file").await;
+        raw::fall_silent(&ours, true).unwrap();
+        soon(far.lock(ONE, exclusive(0, 10), true)).await.unwrap();
+        raw::fall_silent(&ours, false).unwrap();
+        let written = write(&*file, 0, b"not mine any more").await;
+        assert_eq!(written, Err(weir_vfs::Error::Io), "NFSv{version}");
+        file.unlock(ONE, LockRange::ALL).await.unwrap();
+        far.unlock(ONE, LockRange::ALL).await.unwrap();
+        drop(far);
+        file.lock(ONE, exclusive(0, 10), false).await.unwrap();
+        served.restart();
+        let written = soon(write(&*file, 0, b"mine again")).await;
+        assert_eq!(written.map(drop), Ok(()), "NFSv{version}");
+        ours.unmount().await;
+        theirs.unmount().await;
+    }
+}
+
+/// The users of a mount share an open at the server, and none needs the rights of another for their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_another_user_writes_can_be_opened_to_read() {
+    let served = Served::start();
+    for version in ["4.0", "4.1", "4.2"] {
+        let nfs = served.mount(&format!("vers={version}")).await;
+        let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+        let new = nfs.root().entry(version.as_bytes()).with(&set);
+        let id = nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap().attr.id;
+        let user = Caller::As(Cred { uid: 1000, gid: 1000, groups: Vec::new() });
+        let denied = Err(weir_vfs::Error::AccessDenied);
+        let reader = nfs.open(&user, id, Access::READ).await.unwrap();
+        let writer = nfs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap();
+        write(&*writer, 0, b"written").await.unwrap();
+        for _ in 0..2 {
+            let second = nfs.open(&user, id, Access::READ).await;
+            let second = second.unwrap_or_else(|error| panic!("NFSv{version}: {error}"));
+            assert_eq!(read_all(&*second, 7).await, b"written", "NFSv{version}");
+            let opened = nfs.open(&user, id, Access::WRITE).await;
+            assert_eq!(opened.map(drop), denied, "NFSv{version}");
+            drop(second);
+        }
+        write(&*writer, 0, b"WRITTEN").await.unwrap();
+        drop(writer);
+        assert_eq!(read_all(&*reader, 7).await, b"WRITTEN", "NFSv{version}");
+        let opened = nfs.open(&user, id, Access::WRITE).await;
+        assert_eq!(opened.map(drop), denied, "NFSv{version}");
+        nfs.unmount().await;
     }
 }

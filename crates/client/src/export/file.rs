@@ -39,7 +39,8 @@ const OWNER: LockOwner = LockOwner(0);
 /// future is done. Besides, a file is a stream with a position of its own, by `AsyncRead`, `AsyncWrite`
 /// and `AsyncSeek` of tokio: reads in order are read ahead, by up to 4 MiB; writes are collected and
 /// sent in parallel, up to 24 MiB, and are durable after `flush`, `shutdown` or
-/// [`sync_all`](Self::sync_all), which report failures of earlier ones.
+/// [`sync_all`](Self::sync_all), which report failures of earlier ones. Calls that read or change the data
+/// at offsets wait for the writes collected before them, and report their failures as well.
 ///
 /// Dropping it sends what was collected, and closes the file in the background; a failure of these
 /// writes is lost.
@@ -63,7 +64,7 @@ pub struct File {
     pub(super) shared: Arc<Shared>,
     /// Behind a lock, so that references to the file may be shared.
     pub(super) cursor: Mutex<Cursor>,
-    /// Held by an unlock that waits for the writes of the stream.
+    /// Held by a call that waits for the writes of the stream.
     pub(super) finishing: tokio::sync::Mutex<()>,
 }
 
@@ -96,6 +97,7 @@ impl File {
 
     /// Reads `len` bytes at `offset`; fewer only if the file ends there.
     pub async fn read_at(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        self.finish_writes().await?;
         if len <= PIECE_BYTES {
             return self.shared.start_read(offset, len).await;
         }
@@ -123,6 +125,7 @@ impl File {
     /// durable when the future is done; whether it is, if that is dropped earlier, is not known.
     pub async fn write_at(&self, offset: u64, data: impl Into<Bytes>) -> io::Result<()> {
         let data = data.into();
+        self.finish_writes().await?;
         if data.len() <= PIECE_BYTES {
             return self.shared.start_write(offset, data).await;
         }
@@ -159,17 +162,20 @@ impl File {
 
     /// Sets the size: truncates the file, or extends it with a hole.
     pub async fn set_len(&self, size: u64) -> io::Result<()> {
+        self.finish_writes().await?;
         self.shared.change("set the size of", self.shared.file.set_size(size)).await
     }
 
     /// Turns a range into a hole; the size does not change. Version 4.2.
     pub async fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.finish_writes().await?;
         let punch = self.shared.file.punch_hole(offset, len);
         self.shared.change("punch a hole into", punch).await
     }
 
     /// Reserves space for a range, and extends the file to its end. Version 4.2.
     pub async fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.finish_writes().await?;
         let allocate = self.shared.file.allocate(offset, len);
         self.shared.change("allocate space for", allocate).await
     }
@@ -177,6 +183,7 @@ impl File {
     /// The data or hole at `offset`, from there to its end; `None` at the end of the file. Before
     /// version 4.2 everything is data.
     pub async fn extent_at(&self, offset: u64) -> io::Result<Option<Extent>> {
+        self.finish_writes().await?;
         let extent = async {
             match self.shared.file.extent_at(offset).await {
                 Err(Error::NoSuchRange) => Ok(None),

@@ -9,7 +9,9 @@
 //!
 //! 1. Bytes of a read that began before a change through this file was done are not delivered after it.
 //! 2. Memory in reads is at most [`READS`] pieces, in writes [`WRITES`], and one of each collected.
-//! 3. The first failure of a write is reported once, by the next call that writes, flushes or seeks.
+//! 3. The first failure of a write is reported once, by the next call that reads, writes, flushes or seeks.
+//! 4. Calls at offsets come after the writes that were collected before them.
+//! 5. A seek that failed, or that its caller gave up before a read or write, has no effect later.
 
 use super::File;
 use super::file::{PIECE_BYTES, Shared, WRITES};
@@ -100,6 +102,9 @@ impl File {
 
     /// Sends what was collected, and waits for every write of the stream.
     pub(super) async fn finish_writes(&self) -> io::Result<()> {
+        if self.cursor.lock().has_no_writes() {
+            return Ok(());
+        }
         // One at a time, because only the last task that polled the writes is woken.
         let _turn = self.finishing.lock().await;
         poll_fn(|cx| self.cursor.lock().poll_writes(&self.shared, cx, 0)).await
@@ -107,6 +112,11 @@ impl File {
 }
 
 impl Cursor {
+    /// Whether nothing is collected, in flight or to be reported.
+    fn has_no_writes(&self) -> bool {
+        self.collected.is_empty() && self.writes.is_empty() && self.failure.is_none()
+    }
+
     /// What was collected, and its offset.
     fn take_collected(&mut self) -> Option<(u64, Bytes)> {
         let data = self.collected.split().freeze();
@@ -142,6 +152,7 @@ impl AsyncRead for File {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let file = self.get_mut();
+        file.cursor.get_mut().seek = None;
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
@@ -195,6 +206,7 @@ impl AsyncWrite for File {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let file = self.get_mut();
+        file.cursor.get_mut().seek = None;
         if let Some(error) = file.cursor.get_mut().failure.take() {
             return Poll::Ready(Err(error));
         }
@@ -234,7 +246,10 @@ impl AsyncSeek for File {
         if file.cursor.get_mut().seek.is_none() {
             return Poll::Ready(Ok(file.cursor.get_mut().position));
         }
-        ready!(file.poll_writes(cx, 0))?;
+        if let Err(error) = ready!(file.poll_writes(cx, 0)) {
+            file.cursor.get_mut().seek = None;
+            return Poll::Ready(Err(error));
+        }
         loop {
             let target = match file.cursor.get_mut().seek.take() {
                 None => return Poll::Ready(Ok(file.cursor.get_mut().position)),

@@ -63,7 +63,7 @@ impl MountState {
         }
     }
 
-    /// Returns the state that the server holds, as far as the server answers in time.
+    /// Returns the state that the server holds, as far as the server answers in time, and ends the connections.
     pub(crate) async fn end(&self) {
         let close = async {
             self.deferred.finish().await;
@@ -74,6 +74,8 @@ impl MountState {
             self.protocol.unmount().await;
         };
         let _ = timeout(UNMOUNT_TIMEOUT, all).await;
+        // Tasks that still wait for the server hold the protocol.
+        self.protocol.end_connections();
     }
 }
 

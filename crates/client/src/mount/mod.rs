@@ -143,6 +143,7 @@ async fn rooted(
         Ok(root) => Ok(Some((protocol, root))),
         Err(error) => {
             let _ = tokio::time::timeout(UNMOUNT_TIMEOUT, protocol.unmount()).await;
+            protocol.end_connections();
             Err(error)
         }
     }

@@ -222,6 +222,8 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
     async fn remove_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<()>;
     /// Closes, unlocks and returns all state that the server holds for this mount.
     async fn unmount(&self);
+    /// Ends the mount's connections; pending and later calls fail. Waits for nothing.
+    fn end_connections(&self);
 }
 
 /// Opens a file without open state at the server: checks that it exists and the caller's

@@ -631,6 +631,9 @@ impl Protocol for V3 {
             tracing::debug!("{error}");
         }
         self.locks.stop_hearing().await;
+    }
+
+    fn end_connections(&self) {
         let others = self.mounted.get().and_then(|asked| asked.service.as_ref());
         let others = others.into_iter().chain(self.locks.connection());
         self.connections.iter().chain(others).for_each(Connection::end);

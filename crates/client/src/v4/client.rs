@@ -20,6 +20,8 @@ use weir_rpc::OpaqueAuth;
 
 /// A mount over one minor version of NFSv4.
 pub(crate) struct V4 {
+    /// Itself, for tasks that run as long as the mount exists.
+    pub(in crate::v4) me: Weak<Self>,
     pub(in crate::v4) minor: u32,
     pub(in crate::v4) server: Arc<str>,
     pub(in crate::v4) connections: Vec<Connection>,
@@ -69,7 +71,8 @@ impl V4 {
             let (peer, service) = (config.peer.clone(), (minor > 0).then_some(service));
             connections.push(Connection::open(peer, config.patience, counters, service).await?);
         }
-        let v4 = Arc::new(Self {
+        let v4 = Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
             minor,
             server: Arc::clone(&config.peer.name),
             connections,

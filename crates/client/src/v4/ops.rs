@@ -582,7 +582,17 @@ impl Protocol for V4 {
             XattrMode::Replace => Mode::Replace,
         };
         let args = op::setxattr::Args { mode, name: user_name(name)?.into(), value: value.into() };
-        self.call(cred, "SETXATTR", &[putfh(handle), Op::Setxattr(args)]).await.map(drop)
+        let ops = [putfh(handle), Op::Setxattr(args)];
+        let answer = self.exchange(cred, "SETXATTR", &ops, None).await?;
+        match answer.status {
+            Err(Nfs4Error::Exist)
+                if answer.resent
+                    && self.get_xattr(cred, handle, name).await.is_ok_and(|set| set == value) =>
+            {
+                Ok(())
+            }
+            status => self.checked("SETXATTR", status),
+        }
     }
 
     async fn list_xattrs(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<Vec<u8>>> {
@@ -612,7 +622,11 @@ impl Protocol for V4 {
     async fn remove_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<()> {
         let name = user_name(name)?.into();
         let ops = [putfh(handle), Op::Removexattr(name)];
-        self.call(cred, "REMOVEXATTR", &ops).await.map(drop)
+        let answer = self.exchange(cred, "REMOVEXATTR", &ops, None).await?;
+        match answer.status {
+            Err(Nfs4Error::NoXattr) if answer.resent => Ok(()),
+            status => self.checked("REMOVEXATTR", status),
+        }
     }
 
     async fn unmount(&self) {
@@ -622,6 +636,10 @@ impl Protocol for V4 {
         {
             tracing::debug!("{error}");
         }
+    }
+
+    fn end_connections(&self) {
+        self.ended.store(true, Relaxed);
         self.connections.iter().for_each(Connection::end);
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Served {
     pub(crate) grace: Duration,
     pub(crate) lease: Duration,
     pub(crate) versions: Versions,
+    /// Most sessions that the server keeps.
+    pub(crate) sessions: usize,
     /// Most lock owners that the server keeps.
     pub(crate) locks: usize,
     /// The server's clock, from the next restart on. `None`: the machine's.
@@ -46,6 +48,7 @@ impl Served {
             grace: Duration::from_millis(500),
             lease: Duration::from_secs(3600),
             versions: Versions::ALL,
+            sessions: 1 << 10,
             locks: 1 << 20,
             clock: None,
         };
@@ -78,6 +81,7 @@ impl Served {
         config.versions = self.versions;
         // Idle clients notice a restart when they renew their lease.
         config.state.lease = self.lease;
+        config.state.sessions = self.sessions;
         config.state.locks = self.locks;
         if let Some(clock) = self.clock.clone() {
             config.clock = clock;

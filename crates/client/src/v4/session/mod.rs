@@ -16,6 +16,7 @@
 //!    I/O does not come before the reclaim.
 //! 3. If the server restarts during recovery, recovery begins again after a pause, for about half a
 //!    minute in all.
+//! 4. A dead session is destroyed at the server when it is replaced and its last call has ended.
 
 pub(crate) mod answer;
 pub(crate) mod compound;
@@ -29,8 +30,8 @@ use crate::v4::client::V4;
 use crate::v4::session::slots::Slots;
 use crate::v4::session::state::Session;
 use crate::v4::state::delegation::table::CALLBACK_PROGRAM;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use weir_nfs::v4::op::{
     create_session, exchange_id, reclaim_complete, setclientid, setclientid_confirm,
 };
@@ -85,21 +86,46 @@ impl V4 {
             let Some(session) = self.create_session(&exchanged).await? else { continue };
             let session = Arc::new(session);
             if !kept {
-                match self.settle(&session, exchanged.client_id, known.is_some()).await {
-                    // The server restarted again.
-                    Err(Error::Status { status, .. })
-                        if status == Nfs4Error::DeadSession.name() =>
-                    {
-                        continue;
+                if let Err(error) =
+                    self.settle(&session, exchanged.client_id, known.is_some()).await
+                {
+                    self.destroy_later(session);
+                    match error {
+                        // The server restarted again.
+                        Error::Status { status, .. } if status == Nfs4Error::DeadSession.name() => {
+                            continue;
+                        }
+                        error => return Err(error),
                     }
-                    outcome => outcome?,
                 }
                 *self.client.settled.lock() = Some(exchanged.client_id);
             }
-            *self.session.lock() = session;
+            let replaced = std::mem::replace(&mut *self.session.lock(), session);
+            self.destroy_later(replaced);
             return Ok(());
         }
         Err(self.failed("CREATE_SESSION", Nfs4Error::StaleClientId))
+    }
+
+    /// Destroys a session that is not used any more once its last call has ended: servers limit the sessions of a
+    /// client. Its calls in progress still get the replies that the server keeps for it.
+    fn destroy_later(&self, session: Arc<Session>) {
+        if session.is_placeholder() {
+            return;
+        }
+        session.slots.kill();
+        let mount = Weak::clone(&self.me);
+        tokio::spawn(async move {
+            session.slots.calls_ended().await;
+            let Some(v4) = mount.upgrade() else { return };
+            // The server may have lost it.
+            let op = Op::DestroySession(session.id);
+            match v4.call_alone("DESTROY_SESSION", op).await {
+                Ok(result) if result.status().is_ok() => {}
+                Ok(result) => tracing::debug!("{}", v4.failure_of("DESTROY_SESSION", &result)),
+                Err(error) => tracing::debug!("{error}"),
+            }
+        });
     }
 
     /// Reclaims the opens of a client that the server knew before, and sends RECLAIM_COMPLETE. A new

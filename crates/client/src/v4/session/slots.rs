@@ -9,12 +9,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use weir_base::sync::Mutex;
 
 /// The slots of one session.
 pub(in crate::v4) struct Slots {
     table: Mutex<Table>,
+    /// Notified when a call has ended of a session that was killed.
+    ended: Notify,
 }
 
 struct Table {
@@ -24,6 +26,8 @@ struct Table {
     waiting: VecDeque<oneshot::Sender<Slot>>,
     /// The session is unusable.
     dead: bool,
+    /// Number of calls in progress.
+    in_use: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -54,8 +58,8 @@ impl Slots {
     pub(in crate::v4) fn new(count: usize) -> Arc<Self> {
         let count = count.clamp(1, MAX_SLOTS);
         let slots = vec![State { sequence: 1, busy: false }; count];
-        let table = Table { slots, limit: count, waiting: VecDeque::new(), dead: false };
-        Arc::new(Self { table: Mutex::new(table) })
+        let table = Table { slots, limit: count, waiting: VecDeque::new(), dead: false, in_use: 0 };
+        Arc::new(Self { table: Mutex::new(table), ended: Notify::new() })
     }
 
     /// Waits for a slot; `None` if the session was killed.
@@ -94,6 +98,13 @@ impl Slots {
         table.waiting.clear();
     }
 
+    /// Waits for the end of the calls in progress of a session that was killed. One task waits for it.
+    pub(in crate::v4) async fn calls_ended(&self) {
+        while self.table.lock().in_use > 0 {
+            self.ended.notified().await;
+        }
+    }
+
     /// Assigns free slots to waiters.
     fn serve(self: &Arc<Self>, table: &mut Table) {
         while !table.dead
@@ -109,6 +120,7 @@ impl Slots {
                 if table.waiting.is_empty() {
                     slot.released = true;
                     table.slots[slot.id as usize].busy = false;
+                    table.in_use -= 1;
                     return;
                 }
             }
@@ -122,6 +134,7 @@ impl Table {
         let limit = self.limit.min(self.slots.len());
         let id = self.slots[..limit].iter().position(|slot| !slot.busy)?;
         self.slots[id].busy = true;
+        self.in_use += 1;
         let highest = self.slots.iter().rposition(|slot| slot.busy).unwrap_or(id);
         Some(Slot {
             slots: Arc::clone(slots),
@@ -151,7 +164,10 @@ impl Slot {
         let slot = &mut table.slots[self.id as usize];
         slot.sequence = slot.sequence.wrapping_add(executed.into());
         slot.busy = false;
+        table.in_use -= 1;
         self.slots.serve(&mut table);
+        drop(table);
+        self.slots.ended.notify_one();
     }
 }
 
@@ -159,7 +175,11 @@ impl Drop for Slot {
     fn drop(&mut self) {
         match (self.released, self.sent) {
             (true, _) => {}
-            (false, true) => self.slots.kill(),
+            (false, true) => {
+                self.slots.kill();
+                self.slots.table.lock().in_use -= 1;
+                self.slots.ended.notify_one();
+            }
             // The waiter was dropped after it had been assigned this slot.
             (false, false) => self.free(false),
         }
@@ -191,6 +211,19 @@ mod tests {
         d.begin();
         drop(d);
         assert!(take().flatten().is_none());
+    }
+
+    #[test]
+    fn a_killed_sessions_calls_in_progress_are_waited_for() {
+        let slots = Slots::new(3);
+        let take = || slots.acquire().now_or_never().flatten().unwrap();
+        let (mut lost, answered) = (take(), take());
+        lost.begin();
+        drop(lost);
+        let mut ended = Box::pin(slots.calls_ended());
+        assert!(ended.as_mut().now_or_never().is_none());
+        answered.release(true);
+        assert!(ended.now_or_never().is_some());
     }
 
     #[test]

@@ -20,6 +20,11 @@ pub(in crate::v4) struct Session {
 }
 
 impl Session {
+    /// Whether it is [`none`](Self::none).
+    pub(in crate::v4) fn is_placeholder(&self) -> bool {
+        self.max_operations == 0
+    }
+
     /// A placeholder until there is a session.
     pub(in crate::v4) fn none() -> Arc<Self> {
         let slots = Slots::new(1);

@@ -242,27 +242,26 @@ impl V4 {
                 (vec![putfh(&state.handle), Op::Locku(args)], Counted::Lock(owner))
             };
             let answer = self.change(state, &open.cred, "LOCKU", &build).await?;
-            let mut known = state.known.lock();
-            match (answer.results.last(), answer.status) {
-                (Some(OpRes::Locku(Ok(stateid))), _) => {
-                    known.locks.granted(owner, *stateid);
-                    known.locks.released(owner);
-                    return Ok(());
-                }
-                (_, Err(error)) if is_state_lost(error) => {
-                    let now = known.locks.states.get(&owner).map(|state| state.stateid);
-                    if now == Some(before) {
-                        // The server has no such locks: they count as released, and others as lost.
-                        known.locks.states.remove(&owner);
-                        if known.locks.held.holds(&owner) {
-                            known.locks.lose_some();
-                        }
+            let is_lost = {
+                let mut known = state.known.lock();
+                match (answer.results.last(), answer.status) {
+                    (Some(OpRes::Locku(Ok(stateid))), _) => {
+                        known.locks.granted(owner, *stateid);
+                        known.locks.released(owner);
+                        return Ok(());
+                    }
+                    // The server has no such locks: they count as released, and others as lost.
+                    (_, Err(error)) if is_state_lost(error) => {
+                        known.locks.lose_state(owner, before)
+                    }
+                    (_, status) => {
+                        self.checked("LOCKU", status)?;
+                        return Err(self.unexpected("LOCKU"));
                     }
                 }
-                (_, status) => {
-                    self.checked("LOCKU", status)?;
-                    return Err(self.unexpected("LOCKU"));
-                }
+            };
+            if is_lost {
+                self.acknowledge_loss(&open.cred, &[before]).await;
             }
         }
         Err(VfsError::Io.into())

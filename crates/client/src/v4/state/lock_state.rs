@@ -52,6 +52,19 @@ impl Locks {
         self.lost |= !self.held.is_empty();
     }
 
+    /// The server has lost an owner's state, unless the owner has another stateid by now. Returns whether it has
+    /// lost it.
+    pub(in crate::v4) fn lose_state(&mut self, owner: OpenLockOwner, stateid: StateId) -> bool {
+        let is_lost = self.states.get(&owner).is_some_and(|state| state.stateid == stateid);
+        if is_lost {
+            self.states.remove(&owner);
+            if self.held.holds(&owner) {
+                self.lose_some();
+            }
+        }
+        is_lost
+    }
+
     /// The server does not know their owners any more.
     pub(in crate::v4) fn forget_states(&mut self) {
         self.states.clear();

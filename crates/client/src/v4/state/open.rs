@@ -15,7 +15,9 @@ use crate::v4::client::V4;
 use crate::v4::requests::{node_ops, putfh};
 use crate::v4::session::state::Session;
 use crate::v4::state::change::Counted;
-use crate::v4::state::open_state::{OpenRecord, OpenState, is_gone, is_state_lost, open_state};
+use crate::v4::state::open_state::{
+    OpenRecord, OpenState, is_gone, is_state_lost, newest, open_state,
+};
 use std::sync::Arc;
 use weir_nfs::v4::op::open::{
     Args, Claim, DelegationType, How, Opened, ResultFlags, ShareAccess, ShareDeny,
@@ -41,23 +43,25 @@ impl V4 {
                 self.give_back_held(handle).await;
             }
             let delegated = self.grant_of(handle).is_some();
-            let (closed, suffices, granted) = {
+            let (closed, suffices, asked) = {
                 let known = state.known.lock();
                 let same_cred = known.cred.as_deref() == Some(&*cred);
                 // An idle open is usable while the delegation that keeps it is.
                 let usable = same_cred && (known.count > 0 || delegated);
-                (known.closed, usable && known.granted.contains(access), known.granted)
+                // Not what others of this mount have: this user may not be allowed that.
+                let asked = if same_cred { known.checked | access } else { access };
+                (known.closed, usable && known.checked.contains(access), asked)
             };
             if closed {
                 // If its close was given up, the entry is still there.
                 self.opens.remove_entry(&state);
                 continue;
             }
-            if !suffices && let Err(error) = self.send_open(&state, &cred, granted | access).await {
+            if !suffices && let Err(error) = self.send_open(&state, &cred, asked).await {
                 let was_opened_by = {
                     let mut known = state.known.lock();
                     known.closed = known.count == 0;
-                    known.cred.clone().filter(|_| known.closed && !granted.is_empty())
+                    known.cred.clone().filter(|_| known.closed && !known.granted.is_empty())
                 };
                 match was_opened_by {
                     // An idle open, kept by a delegation that may have ended.
@@ -69,8 +73,7 @@ impl V4 {
             }
             let mut known = state.known.lock();
             if !suffices {
-                known.granted = granted | access;
-                known.cred = Some(Arc::clone(&cred));
+                known.join(&cred, asked);
             }
             known.count += 1;
             drop(known);
@@ -174,6 +177,8 @@ impl V4 {
         if !self.has_sessions() {
             args.seqid = known.seqid;
             args.owner = owner_of(client, known.owner);
+        } else if known.granted.contains(Access::WRITE) {
+            args.share_access.insert(ShareAccess::WANT_NO_DELEG);
         }
         let at = if matches!(claim, Claim::Null(_)) { at } else { &state.handle };
         (vec![putfh(at), Op::Open(args), Op::Getfh(())], Counted::Open)
@@ -308,6 +313,10 @@ impl V4 {
                         sent = now;
                         continue;
                     }
+                    if answer.status.is_err_and(is_state_lost) {
+                        let lost = state.known.lock().stateids();
+                        self.acknowledge_loss(cred, &lost).await;
+                    }
                     if let Err(error) = self.checked("CLOSE", answer.status) {
                         tracing::debug!("{error}");
                     }
@@ -346,18 +355,35 @@ impl V4 {
 
     /// The same, in the file's turn. Locks that belonged to the lost state are lost.
     pub(in crate::v4) async fn reopen_in_turn(&self, state: &OpenState) -> Result<()> {
-        let (cred, granted) = {
+        let (cred, granted, lost) = {
             let mut known = state.known.lock();
+            let lost = known.stateids();
             known.locks.lose();
-            (known.cred.clone(), known.granted)
+            (known.cred.clone(), known.granted, lost)
         };
         let cred = cred.as_deref().unwrap_or(&self.own);
+        self.acknowledge_loss(cred, &lost).await;
         match self.send_open(state, cred, granted).await {
             Err(error) if !self.has_sessions() && is_gone(&error) => {
                 state.known.lock().stateid = StateId::ANONYMOUS;
                 Ok(())
             }
             outcome => outcome,
+        }
+    }
+
+    /// Acknowledges that the server has revoked state. Until then it may report that in each SEQUENCE, and refuse
+    /// the client's reclaims of the file after a restart (RFC 8881 sections 8.4.3 and 18.38).
+    pub(in crate::v4) async fn acknowledge_loss(&self, cred: &OpaqueAuth, lost: &[StateId]) {
+        if !self.has_sessions() {
+            return;
+        }
+        for stateid in lost {
+            let ops = [Op::FreeStateid(newest(*stateid, true))];
+            // It may be state that the server has never had, after a restart for example.
+            if let Err(error) = self.call(cred, "FREE_STATEID", &ops).await {
+                tracing::debug!("{error}");
+            }
         }
     }
 

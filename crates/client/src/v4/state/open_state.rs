@@ -31,10 +31,12 @@ pub(crate) struct OpenState {
 pub(in crate::v4) struct OpenRecord {
     /// Number of users.
     pub(in crate::v4) count: usize,
-    /// Access that the server granted.
+    /// Access that the server granted, to all users of this mount together: it joins the opens of one owner.
     pub(in crate::v4) granted: Access,
-    /// The credential of the open.
+    /// The credential of the open: of the user who has all of that access, if there is one.
     pub(in crate::v4) cred: Option<Arc<OpaqueAuth>>,
+    /// Access that the server granted to that credential.
+    pub(in crate::v4) checked: Access,
     /// It was closed; a task that still has this entry has to look the file up again.
     pub(in crate::v4) closed: bool,
     pub(in crate::v4) stateid: StateId,
@@ -61,6 +63,25 @@ impl OpenRecord {
         newest(self.stateid, sessions)
     }
 
+    /// The server has granted `access` to a user with `cred`, besides what it granted before.
+    pub(in crate::v4) fn join(&mut self, cred: &Arc<OpaqueAuth>, access: Access) {
+        // An idle open has no users.
+        if !self.is_open() {
+            self.granted = Access::empty();
+        }
+        if access.contains(self.granted) {
+            (self.cred, self.checked) = (Some(Arc::clone(cred)), access);
+        }
+        self.granted |= access;
+    }
+
+    /// The stateids of its locks, then its own: a server may not free an open before its locks.
+    pub(in crate::v4) fn stateids(&self) -> Vec<StateId> {
+        let locks = self.locks.states.values().map(|state| state.stateid);
+        let open = (self.stateid != StateId::ANONYMOUS).then_some(self.stateid);
+        locks.chain(open).collect()
+    }
+
     /// Whether this mount has the file open.
     pub(in crate::v4) fn is_open(&self) -> bool {
         self.count > 0
@@ -84,6 +105,7 @@ impl Opens {
             count: 0,
             granted: Access::empty(),
             cred: None,
+            checked: Access::empty(),
             closed: false,
             stateid: StateId::ANONYMOUS,
             owner: self.new_owner(),
