@@ -255,8 +255,25 @@ impl Tree {
         false
     }
 
-    /// Determines the identity of what was found as `name` in directory `dir`.
+    /// Determines the identity of what was found as `name` in directory `dir`, and what to enter in
+    /// the table before it is handed out.
     pub(super) fn identify(
+        &self,
+        dir_id: FileId,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        stat: &Statx,
+    ) -> Result<(FileId, Option<Seen>)> {
+        match self.examine(dir_id, dir, name, stat)? {
+            // Entered at once: another caller must not give it another number meanwhile.
+            (_, Some(seen)) if seen.numbered => Ok((self.nodes.number(seen, |_| true), None)),
+            identified => Ok(identified),
+        }
+    }
+
+    /// The same without entering anything: if the file needs a number and has none, the one returned
+    /// is valid only if the table still has none when the file is entered.
+    pub(super) fn examine(
         &self,
         dir_id: FileId,
         dir: BorrowedFd<'_>,
@@ -267,38 +284,57 @@ impl Tree {
         let born = birth_of(stat);
         let ino = stat.stx_ino;
         let known = self.nodes.recognise(ino, born, dir_id.ino, name);
-        let generation = match known {
-            Some((generation, _)) if born != 0 => generation,
+        let (generation, numbered) = match known {
+            Some((generation, _)) if born != 0 => (generation, false),
             // Without a creation time, a reused inode looks the same.
             _ => match (kernel_generation(dir, &c_name(name)?, stat)?, known) {
-                (Some(generation), _) | (None, Some((generation, _))) => generation,
-                (None, None) => self.new_number(),
+                (Some(generation), _) => (generation, false),
+                (None, Some((generation, _))) => (generation, true),
+                (None, None) => (self.new_number(), true),
             },
         };
         let id = FileId { ino, generation };
         if known == Some((generation, true)) {
             return Ok((id, None));
         }
-        Ok((id, Some(seen(id, dir_id.ino, name, stat))))
+        Ok((id, Some(Seen { numbered, ..seen(id, dir_id.ino, name, stat) })))
     }
 
     /// A generation for a file if neither kernel nor file system keeps one.
     fn new_number(&self) -> u64 {
-        u64::from(self.run) << 32 | u64::from(self.next_number.fetch_add(1, Relaxed))
+        self.number(self.next_number.fetch_add(1, Relaxed))
     }
 
-    /// The same for a held file that was just created: it is never an old one.
-    pub(super) fn identify_new(
+    /// The generation that the next such file gets, at least.
+    pub(super) fn next_number(&self) -> u64 {
+        self.number(self.next_number.load(Relaxed))
+    }
+
+    fn number(&self, lower: u32) -> u64 {
+        u64::from(self.run) << 32 | u64::from(lower)
+    }
+
+    /// Enters a held file whose creation began when `since` was the
+    /// [next number](Self::next_number): it is never an old one, but a listing may have found it
+    /// already.
+    pub(super) fn enter_new(
         &self,
         dir_id: FileId,
         file: BorrowedFd<'_>,
         name: &[u8],
         stat: &Statx,
-    ) -> (FileId, Seen) {
+        since: u64,
+    ) -> FileId {
         let kernels = kernel_generation(file, c"", stat).ok().flatten();
         let generation = kernels.unwrap_or_else(|| self.new_number());
         let id = FileId { ino: stat.stx_ino, generation };
-        (id, seen(id, dir_id.ino, name, stat))
+        let seen = seen(id, dir_id.ino, name, stat);
+        if kernels.is_some() {
+            self.remember([seen]);
+            return id;
+        }
+        // An older number is that of an earlier file with this inode number.
+        self.nodes.number(seen, |known| (since..=self.number(u32::MAX)).contains(&known))
     }
 
     pub(super) fn attr(&self, id: FileId, stat: &Statx) -> Attr {
@@ -655,6 +691,7 @@ pub(super) fn seen(id: FileId, dir: u64, name: &[u8], stat: &Statx) -> Seen {
         place: Link { dir, name: name.into() },
         is_dir,
         has_other_names: !is_dir && stat.stx_nlink > 1,
+        numbered: false,
     }
 }
 
@@ -697,4 +734,33 @@ fn open_handles(root: &OwnedFd, stat: &Statx) -> Option<(OwnedFd, Shape)> {
 fn path_of(file: &OwnedFd) -> rustix::io::Result<PathBuf> {
     let path = rustix::fs::readlink(proc_path(file.as_fd()), Vec::with_capacity(256))?;
     Ok(std::ffi::OsString::from_vec(path.into_bytes()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On procfs, which keeps neither birth times nor generations.
+    #[test]
+    fn a_file_without_a_generation_has_one_identity() {
+        let nodes = |_| Ok(Nodes::in_memory(100));
+        let tree = Tree::open(Path::new("/proc/sys/kernel"), nodes, 16, 100).unwrap();
+        let (root, name) = (tree.root_id, b"ostype");
+        let found = tree.stat_name(tree.root(), c"ostype").unwrap();
+        let look = || tree.identify(root, tree.root(), name, &found).unwrap().0;
+        let (walked, seen) = tree.examine(root, tree.root(), name, &found).unwrap();
+        let since = tree.next_number();
+        let id = look();
+        assert_ne!(walked, id);
+        tree.remember(seen);
+        assert_eq!((look(), tree.getattr(id).unwrap().id), (id, id));
+        assert_eq!(tree.nodes.place(walked), None);
+        // As if it had been created after `since`, and then as if it were another file.
+        let file = tree.open_one(tree.root(), c"ostype", PATH_FLAGS).unwrap();
+        let enter = |since| tree.enter_new(root, file.as_fd(), name, &found, since);
+        assert_eq!(enter(since), id);
+        let new = enter(tree.next_number());
+        assert_ne!(new, id);
+        assert_eq!((look(), tree.nodes.place(id)), (new, None));
+    }
 }
