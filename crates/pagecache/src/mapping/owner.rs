@@ -37,8 +37,10 @@ impl FrameOwner for Mapping {
         for (index, &old) in from.iter().take(to.len()).enumerate() {
             let meta = arena.meta(old);
             let page = meta.page.load(Ordering::Relaxed);
-            // Pages under writeback are pinned, too.
-            if edit.frame_at(page) != Some(old) || arena.is_pinned(old) {
+            // A write that ends drops its pins before it takes the lock: until then, the flag alone
+            // tells that the frame is its own, and a copy would count as clean if the write failed.
+            let written = meta.has(flag::WRITEBACK);
+            if edit.frame_at(page) != Some(old) || written || arena.is_pinned(old) {
                 continue;
             }
             // SAFETY: the frame is in its slot while we hold the lock, and bytes past the mark are
@@ -93,6 +95,27 @@ mod tests {
     use crate::testing::Rig;
     use std::thread::yield_now;
     use weir_vfs::IoFlags;
+
+    #[test]
+    fn a_page_whose_write_is_ending_is_not_moved() {
+        let rig = Rig::without_threads();
+        let file = rig.create("f");
+        file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
+        let mapping = &file.open.mapping;
+        let frame = || mapping.edit(&mut mapping.state.lock()).frame_at(0).unwrap();
+        let old = frame();
+        let meta = mapping.memory.arena.meta(old);
+        // As after the end of a write dropped its pins.
+        meta.clear(flag::DIRTY);
+        meta.set(flag::WRITEBACK);
+        mapping.move_pages(&[old]);
+        assert_eq!(frame(), old);
+        meta.clear(flag::WRITEBACK);
+        meta.set(flag::DIRTY);
+        mapping.move_pages(&[old]);
+        assert_ne!(frame(), old);
+        file.sync(true).unwrap();
+    }
 
     #[test]
     fn pages_of_a_removed_file_are_free_although_the_store_hangs() {

@@ -15,7 +15,7 @@ pub(crate) trait FrameOwner: Send + Sync {
         may_go: &mut dyn FnMut(usize, u64) -> bool,
     ) -> usize;
 
-    /// Moves pages out of these frames into lower ones, except pages that are pinned.
+    /// Moves pages out of these frames into lower ones, except pages that are pinned or under writeback.
     fn move_pages(&self, from: &[FrameNo]);
 
     /// Forgets holes from `page` on, and decrements `looks` for each index entry that it visits. At

@@ -167,13 +167,14 @@ impl LocalFs {
     }
 
     /// Completes a new file that is held: sets attributes that its creation could not set, and what
-    /// it left out of `mode`.
+    /// it left out of `mode`. Its creation began at the number `since` ([`Tree::enter_new`]).
     fn finish(
         &self,
         caller: &Caller,
         new: NewFile<'_>,
         made: &OwnedFd,
         mode: NewMode,
+        since: u64,
     ) -> Result<Attr> {
         let NewFile { at, set } = new;
         let mut found = stat(made.as_fd())?;
@@ -199,8 +200,7 @@ impl LocalFs {
         if self.complete_mode(caller, made.as_fd(), &found, mode)? {
             found = stat(made.as_fd())?;
         }
-        let (id, seen) = self.tree.identify_new(at.dir, made.as_fd(), at.name, &found);
-        self.tree.remember([seen]);
+        let id = self.tree.enter_new(at.dir, made.as_fd(), at.name, &found, since);
         Ok(self.attr(id, &found))
     }
 
@@ -302,6 +302,7 @@ impl LocalFs {
         let inherits = wanted & (umask | self.umask) != 0 && self.has_default_acl(dir_fd.as_fd());
         let mode = if inherits { wanted } else { wanted & !umask };
         let masked = if inherits { 0 } else { mode & self.umask & 0o777 };
+        let since = self.tree.next_number();
         let made = {
             let _as_caller = self.identity.assume(caller)?;
             make(dir_fd.as_fd(), &c_name, Mode::from_raw_mode(mode)).map_err(io::Error::from)?
@@ -314,7 +315,7 @@ impl LocalFs {
                 self.tree.open_one(dir_fd.as_fd(), &c_name, flags).map_err(io::Error::from)?
             }
         };
-        match self.finish(caller, new, &made, NewMode { mode, masked }) {
+        match self.finish(caller, new, &made, NewMode { mode, masked }, since) {
             Ok(attr) => Ok((attr, made)),
             Err(error) => {
                 // The caller gets the first error.

@@ -8,6 +8,7 @@
 //! 4. A file that exists is never reported stale: if it is in no known place, the tree opens it by
 //!    the kernel's handle to learn its place, or searches for it ([`crate::local::tree::search`]).
 
+mod identity;
 pub(super) mod nodelog;
 pub(super) mod nodes;
 pub(super) mod search;
@@ -16,6 +17,7 @@ use super::attr::{ATTR_MASK, attr_of, birth_of, kind_of};
 use super::probe;
 use super::sys::{self, Generation, Shape};
 use crate::local::sys::proc_path;
+use crate::local::tree::identity::kernel_generation;
 use crate::local::tree::nodes::{Link, Nodes, Seen};
 use crate::local::tree::search::Search;
 use hashlink::LruCache;
@@ -31,7 +33,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use weir_base::stable_hash;
 use weir_vfs::{Attr, Error, FileId, FileKind, Result};
 
 pub(super) const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -255,52 +256,6 @@ impl Tree {
         false
     }
 
-    /// Determines the identity of what was found as `name` in directory `dir`.
-    pub(super) fn identify(
-        &self,
-        dir_id: FileId,
-        dir: BorrowedFd<'_>,
-        name: &[u8],
-        stat: &Statx,
-    ) -> Result<(FileId, Option<Seen>)> {
-        self.check_device(stat)?;
-        let born = birth_of(stat);
-        let ino = stat.stx_ino;
-        let known = self.nodes.recognise(ino, born, dir_id.ino, name);
-        let generation = match known {
-            Some((generation, _)) if born != 0 => generation,
-            // Without a creation time, a reused inode looks the same.
-            _ => match (kernel_generation(dir, &c_name(name)?, stat)?, known) {
-                (Some(generation), _) | (None, Some((generation, _))) => generation,
-                (None, None) => self.new_number(),
-            },
-        };
-        let id = FileId { ino, generation };
-        if known == Some((generation, true)) {
-            return Ok((id, None));
-        }
-        Ok((id, Some(seen(id, dir_id.ino, name, stat))))
-    }
-
-    /// A generation for a file if neither kernel nor file system keeps one.
-    fn new_number(&self) -> u64 {
-        u64::from(self.run) << 32 | u64::from(self.next_number.fetch_add(1, Relaxed))
-    }
-
-    /// The same for a held file that was just created: it is never an old one.
-    pub(super) fn identify_new(
-        &self,
-        dir_id: FileId,
-        file: BorrowedFd<'_>,
-        name: &[u8],
-        stat: &Statx,
-    ) -> (FileId, Seen) {
-        let kernels = kernel_generation(file, c"", stat).ok().flatten();
-        let generation = kernels.unwrap_or_else(|| self.new_number());
-        let id = FileId { ino: stat.stx_ino, generation };
-        (id, seen(id, dir_id.ino, name, stat))
-    }
-
     pub(super) fn attr(&self, id: FileId, stat: &Statx) -> Attr {
         attr_of(id, self.fsid, stat)
     }
@@ -476,49 +431,6 @@ impl Tree {
         Ok(rustix::fs::statx(dir, name, self.look, ATTR_MASK).map_err(io::Error::from)?)
     }
 
-    /// Whether what was found at a place is the identified file.
-    pub(super) fn is(&self, id: FileId, stat: &Statx, place: &Link) -> bool {
-        if let Some(same) = self.is_recognised(id, stat) {
-            return same;
-        }
-        match (self.dir_by_ino(place.dir), c_name(&place.name)) {
-            (Ok(dir), Ok(name)) => self.is_at(id, dir.as_fd(), &name, stat),
-            _ => false,
-        }
-    }
-
-    /// The same for a held file.
-    fn is_pinned(&self, id: FileId, file: &OwnedFd, stat: &Statx) -> bool {
-        stat.stx_nlink != 0 && self.is_at(id, file.as_fd(), c"", stat)
-    }
-
-    /// The same for a name in a directory, or for the descriptor itself.
-    fn is_at(&self, id: FileId, dir: BorrowedFd<'_>, name: &CStr, stat: &Statx) -> bool {
-        if let Some(same) = self.is_recognised(id, stat) {
-            return same;
-        }
-        match kernel_generation(dir, name, stat) {
-            Ok(Some(generation)) => generation == id.generation,
-            Ok(None) => match self.nodes.by_ino(id.ino) {
-                Some(known) => known == id,
-                // A number from an earlier run whose log was lost; numbers of this run are in the
-                // table until their file is gone.
-                None => !self.nodes.is_complete() && (id.generation >> 32) as u32 != self.run,
-            },
-            Err(_) => false,
-        }
-    }
-
-    /// The same without reading the file's generation, if inode and creation time suffice.
-    fn is_recognised(&self, id: FileId, stat: &Statx) -> Option<bool> {
-        if stat.stx_ino != id.ino || self.check_device(stat).is_err() {
-            return Some(false);
-        }
-        let born = birth_of(stat);
-        let (generation, _) = self.nodes.recognise(id.ino, born, 0, b"").filter(|_| born != 0)?;
-        Some(generation == id.generation)
-    }
-
     /// Finds a file that is not where it was: by its other names, by the kernel's handle, then in
     /// the whole tree.
     fn find(&self, id: FileId) -> Result<(Link, Statx)> {
@@ -655,30 +567,7 @@ pub(super) fn seen(id: FileId, dir: u64, name: &[u8], stat: &Statx) -> Seen {
         place: Link { dir, name: name.into() },
         is_dir,
         has_other_names: !is_dir && stat.stx_nlink > 1,
-    }
-}
-
-/// A generation derived from what distinguishes a file from earlier users of its inode: the
-/// kernel's generation, and the creation time. Where handles can be built, the lower half is their
-/// generation. `None` if there is neither.
-fn kernel_generation(dir: impl AsFd, name: &CStr, stat: &Statx) -> Result<Option<u64>> {
-    let born = birth_of(stat);
-    let mixed = |raw: u64| {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&born.to_le_bytes());
-        bytes[8..].copy_from_slice(&raw.to_le_bytes());
-        stable_hash(&bytes) | 1
-    };
-    match sys::inode_generation(dir.as_fd(), name, stat.stx_ino) {
-        Ok(Some(Generation::Number(_, number))) => {
-            let upper = stable_hash(&born.to_le_bytes()) | 1;
-            Ok(Some(upper << 32 | u64::from(number)))
-        }
-        Ok(Some(Generation::Hash(hash))) => Ok(Some(mixed(hash))),
-        Ok(None) if born != 0 => Ok(Some(mixed(0))),
-        Ok(None) => Ok(None),
-        // By now the name refers to another file, as the retry will find out.
-        Err(_) => Err(Error::WouldBlock),
+        numbered: false,
     }
 }
 

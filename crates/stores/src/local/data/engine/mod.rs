@@ -3,7 +3,8 @@
 //!
 //! 1. A transfer's `done` owns the memory that the [`Transfer`] names, until it has been called.
 //! 2. Each transfer's `done` is called exactly once, on a thread of the engine, with all the bytes
-//!    asked for (fewer only at the end of the file), or the error.
+//!    asked for (fewer only at the end of the file), or the error. An error that asks for another
+//!    attempt is among them if it came [`MAX_REFUSALS`] times in a row: callers know when to retry.
 //! 3. A dropped engine completes the transfers in flight.
 
 mod threads;
@@ -35,6 +36,10 @@ pub(in crate::local) const MAX_VECTORS: usize = 1024;
 /// Do not keep the pages in the kernel's cache (preadv2(2): RWF_DONTCACHE, formerly
 /// RWF_UNCACHED).
 const RWF_DONTCACHE: i32 = 0x80;
+
+/// Attempts in a row that the kernel may refuse with an error that asks for another: signals
+/// interrupt a few, while a file system may give such an answer for ever.
+const MAX_REFUSALS: u32 = 100;
 
 /// Bytes to move between a file and memory.
 pub(in crate::local) struct Transfer {
@@ -87,6 +92,8 @@ impl Vectors {
 struct Progress {
     transfer: Transfer,
     moved: usize,
+    /// Attempts since the last progress that were refused, and are to be repeated.
+    refusals: u32,
 }
 
 /// The next step after the kernel's answer.
@@ -97,7 +104,7 @@ enum Next {
 
 impl Progress {
     fn new(transfer: Transfer) -> Self {
-        Self { transfer, moved: 0 }
+        Self { transfer, moved: 0, refusals: 0 }
     }
 
     fn flags(&self) -> i32 {
@@ -112,6 +119,7 @@ impl Progress {
         }
         let moved = result as usize;
         self.moved += moved;
+        self.refusals = 0;
         self.transfer.vectors.advance(moved);
         if self.moved >= self.transfer.want || (moved == 0 && !self.transfer.write) {
             let moved = self.moved;
@@ -127,7 +135,10 @@ impl Progress {
 
     fn refused(mut self, errno: i32, flags: i32) -> Next {
         match errno {
-            libc::EINTR | libc::EAGAIN | libc::ECANCELED => Next::Again(self),
+            libc::EINTR | libc::EAGAIN | libc::ECANCELED if self.refusals < MAX_REFUSALS => {
+                self.refusals += 1;
+                Next::Again(self)
+            }
             libc::EOPNOTSUPP | libc::EINVAL if flags & RWF_DONTCACHE != 0 => {
                 // Another file system may support it, but without it the pages only stay a little
                 // longer: not worth a record per file.
@@ -225,6 +236,38 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
     use std::time::Duration;
+
+    #[test]
+    fn an_answer_that_asks_for_another_attempt_ends_the_transfer_if_it_stays() {
+        for errno in [libc::EAGAIN, libc::EINTR, libc::ECANCELED] {
+            let (tx, rx) = channel();
+            let mut progress = Progress::new(Transfer {
+                file: Arc::new(tempfile::tempfile().unwrap().into()),
+                write: true,
+                offset: 0,
+                vectors: Vectors::new(Vec::new()),
+                want: 2,
+                fallback: None,
+                drop_cache: false,
+                done: Box::new(move |written| tx.send(written).unwrap()),
+            });
+            for attempt in 0..3 * MAX_REFUSALS {
+                // Progress starts the count anew.
+                let result = if attempt == MAX_REFUSALS / 2 { 1 } else { -errno };
+                match progress.answered(result, 0) {
+                    Next::Again(again) => progress = again,
+                    Next::Done => {
+                        assert_eq!(attempt, MAX_REFUSALS / 2 + 1 + MAX_REFUSALS);
+                        break;
+                    }
+                }
+                assert!(rx.try_recv().is_err(), "attempt {attempt} is not the last");
+                assert!(attempt < 2 * MAX_REFUSALS, "refused without end");
+            }
+            let error = rx.try_recv().unwrap().unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(errno));
+        }
+    }
 
     #[test]
     fn a_callback_that_panics_ends_alone() {

@@ -100,6 +100,9 @@ pub(in crate::local) struct Seen {
     pub(in crate::local) place: Link,
     pub(in crate::local) is_dir: bool,
     pub(in crate::local) has_other_names: bool,
+    /// Neither the kernel nor the file system gives the file a generation: if the table has one for
+    /// the inode by now, that one stands.
+    pub(in crate::local) numbered: bool,
 }
 
 impl Nodes {
@@ -206,11 +209,31 @@ impl Nodes {
     /// Enters files, before their identities are handed out.
     pub(in crate::local) fn remember(&self, seen: impl IntoIterator<Item = Seen>) {
         let mut table = self.shared.table.write();
-        for seen in seen {
+        for mut seen in seen {
+            if seen.numbered {
+                table.adopt(&mut seen, |_| true);
+            }
             table.set(seen, self.shared.max_nodes);
         }
         drop(table);
         self.shared.append();
+    }
+
+    /// Enters a file to which neither the kernel nor the file system gives a generation, and returns
+    /// its identity: that in the table if its generation `stands`, else that in `seen`. Deciding
+    /// under the table's lock gives the file one identity, however many callers find it at once.
+    pub(in crate::local) fn number(
+        &self,
+        mut seen: Seen,
+        stands: impl FnOnce(u64) -> bool,
+    ) -> FileId {
+        let mut table = self.shared.table.write();
+        table.adopt(&mut seen, stands);
+        let id = seen.id;
+        table.set(seen, self.shared.max_nodes);
+        drop(table);
+        self.shared.append();
+        id
     }
 
     /// A name is gone; with `last`, the file is, too.
@@ -232,7 +255,8 @@ impl Nodes {
         };
         // If the table knew no other name, the place is still the one that is gone.
         let has_other_names = linked && node.place != *from;
-        let seen = Seen { id, born: node.born, place: to, is_dir: node.is_dir, has_other_names };
+        let (born, is_dir) = (node.born, node.is_dir);
+        let seen = Seen { id, born, place: to, is_dir, has_other_names, numbered: false };
         table.set(seen, self.shared.max_nodes);
         drop(table);
         self.shared.append();
@@ -418,6 +442,14 @@ impl Node {
 }
 
 impl Table {
+    /// Gives what was seen the generation that the table has for it, if that one `stands`.
+    fn adopt(&self, seen: &mut Seen, stands: impl FnOnce(u64) -> bool) {
+        let known = self.nodes.get(&seen.id.ino).filter(|node| node.born == seen.born);
+        if let Some(node) = known.filter(|node| stands(node.generation)) {
+            seen.id.generation = node.generation;
+        }
+    }
+
     fn set(&mut self, seen: Seen, max_nodes: usize) {
         let ino = seen.id.ino;
         if let Some(old) = self.nodes.get(&ino)
@@ -459,7 +491,8 @@ impl Table {
         let (generation, born, is_dir) = (node.generation, node.born, node.is_dir);
         if let Some(place) = self.others.get_mut(&ino).and_then(Vec::pop) {
             let id = FileId { ino, generation };
-            self.set(Seen { id, born, place, is_dir, has_other_names: false }, max_nodes);
+            let (has_other_names, numbered) = (false, false);
+            self.set(Seen { id, born, place, is_dir, has_other_names, numbered }, max_nodes);
         }
     }
 
@@ -511,6 +544,7 @@ impl Table {
                     place: Link { dir: record.dir, name: record.name.into() },
                     is_dir: record.kind & DIRECTORY != 0,
                     has_other_names: record.kind & LINKED != 0,
+                    numbered: false,
                 };
                 self.set(seen, max_nodes);
             }

@@ -11,6 +11,7 @@ fn seen(ino: u64, dir: u64, name: &str) -> Seen {
         place: Link { dir, name: name.as_bytes().into() },
         is_dir: false,
         has_other_names: false,
+        numbered: false,
     }
 }
 
@@ -78,6 +79,28 @@ fn a_log_of_an_earlier_version_is_read_and_rewritten() {
     log[..8].copy_from_slice(b"WEIRNOD3");
     std::fs::write(&path, &log).unwrap();
     assert_eq!(Nodes::open(dir.path(), ROOT, 1000).unwrap().len(), 0);
+}
+
+#[test]
+fn a_file_without_a_generation_has_the_number_that_was_entered_first() {
+    let nodes = Nodes::in_memory(1000);
+    let numbered = |generation, name| {
+        let id = FileId { ino: 10, generation };
+        Seen { id, born: 0, numbered: true, ..seen(10, 2, name) }
+    };
+    let (first, late) = (numbered(5, "f"), numbered(4, "f"));
+    assert_eq!(nodes.number(first.clone(), |_| true), first.id);
+    // A look that began earlier, and one of a walk.
+    assert_eq!(nodes.number(late.clone(), |_| true), first.id);
+    nodes.remember([late.clone(), numbered(3, "moved")]);
+    assert_eq!((nodes.place(late.id), nodes.by_ino(10)), (None, Some(first.id)));
+    assert_eq!(nodes.place(first.id), Some(seen(0, 2, "moved").place));
+    // A new file under the inode number.
+    let new = numbered(7, "new");
+    assert_eq!(nodes.number(new.clone(), |known| known >= 6), new.id);
+    assert_eq!((nodes.place(first.id), nodes.place(new.id)), (None, Some(new.place)));
+    // A listing was faster than its creation.
+    assert_eq!(nodes.number(numbered(8, "new"), |known| known >= 6), new.id);
 }
 
 #[test]
