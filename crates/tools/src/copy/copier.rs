@@ -12,6 +12,7 @@ use crate::text::shown;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
@@ -104,6 +105,15 @@ impl Left {
     }
 }
 
+/// The source of a file that is overwritten in place.
+pub(crate) struct Overwritten {
+    pub(crate) source: (u64, FileId),
+    /// What the user calls the source.
+    pub(crate) shown: String,
+    /// Held while the file is written.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+}
+
 /// One run of a copy.
 pub struct Copier {
     pub(crate) options: Options,
@@ -119,6 +129,8 @@ pub struct Copier {
     pub(crate) next_temporary: AtomicU64,
     /// Files that are being overwritten in place, as the user named them.
     pub(crate) in_place: Mutex<BTreeSet<String>>,
+    /// Files that this run overwrites or has overwritten in place.
+    pub(crate) overwritten: Mutex<HashMap<(u64, FileId), Arc<Overwritten>>>,
     /// Number of files that lost an attribute, and the first of them.
     pub(crate) lost: Mutex<BTreeMap<Lost, (u64, String)>>,
     /// Directories of the destination whose names changed, to be synced at the end.
@@ -147,6 +159,7 @@ impl Copier {
             lost: Mutex::default(),
             next_temporary: AtomicU64::new(0),
             in_place: Mutex::default(),
+            overwritten: Mutex::default(),
             changed: Mutex::default(),
             interrupted: watch::Sender::new(false),
             told: AtomicBool::new(false),

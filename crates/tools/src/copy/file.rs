@@ -3,14 +3,16 @@
 //! 1. Only data from a source that did not change meanwhile is published.
 //! 2. A file is overwritten in place only on request, and only after a check that it is not the
 //!    source.
+//! 3. Two sources are not written in place to one file, whatever its names: the second one fails.
 
 use super::attributes::{self, Like};
-use super::copier::{Copier, add};
+use super::copier::{Copier, Overwritten, add};
 use super::temporary::{Refused, Temporary};
 use super::{data, mirror, small, source, update};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::text::kind_name;
+use std::sync::Arc;
 use weir_pagecache::File;
 use weir_stores::local::stream::stream_of;
 use weir_vfs::{
@@ -284,6 +286,9 @@ fn same_file(source: &Source<'_>, to: &Place) -> Failure {
 async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) -> Result<FileId> {
     let write = || format!("write {}", to.shown);
     let file = to.fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.asked(write)?;
+    let overwritten = overwritten(copier, source, to, &file, id).await?;
+    // Another name of the source, copied to another name of the file, writes the same data.
+    let _turn = overwritten.turn.lock().await;
     refuse_source(source, to, &file, id).await?;
     copier.in_place.lock().insert(to.shown.clone());
     let done = async {
@@ -311,6 +316,33 @@ async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) 
             Err(failure.advice(incomplete))
         }
     }
+}
+
+/// Notes that the open file `id` is overwritten; fails if this run overwrites it with another source: its names
+/// are one file, which can have the data of one source only.
+async fn overwritten(
+    copier: &Copier,
+    source: &Source<'_>,
+    to: &Place,
+    file: &File,
+    id: FileId,
+) -> Result<Arc<Overwritten>> {
+    let write = || format!("write {}", to.shown);
+    let there = file.getattr().await.asked(write)?;
+    let overwritten = Overwritten {
+        source: (source.attr.fsid, source.attr.id),
+        shown: source.place.shown.clone(),
+        turn: tokio::sync::Mutex::default(),
+    };
+    let from = overwritten.source;
+    let mut known = copier.overwritten.lock();
+    let noted = known.entry((there.fsid, id)).or_insert_with(|| Arc::new(overwritten));
+    if noted.source == from {
+        return Ok(Arc::clone(noted));
+    }
+    let failed = format!("it is a hard link to a file that gets the data of {}", noted.shown);
+    let failure = Failure::new(format!("write {} in place", to.shown), failed);
+    Err(failure.advice("leave out --in-place, which replaces each name by a file of its own"))
 }
 
 /// Fails if the open file `id` is the source, under any path or server.
