@@ -53,6 +53,29 @@ fn at_a_server_a_link_to_a_directory_is_that_directory() {
         assert_eq!(fs::read(export.join("dangling")).unwrap(), b"y");
         fs::remove_file(export.join("dangling")).unwrap();
         symlink("nowhere/either", export.join("dangling")).unwrap();
+        // With a slash, a source is the directory, too, but not a name of it.
+        let out = dir.path().join(format!("out{round}"));
+        fs::create_dir(&out).unwrap();
+        run(["cp", "-r", &url("link/"), out.to_str().unwrap()]);
+        assert!(!out.join("link").is_symlink() && out.join("link").join(&name).exists());
+        let measured = json(["du", "--json", &url("link/")]);
+        assert_ne!(measured[0]["files"], 0, "{measured}");
+        assert_eq!(measured[0]["directories"], 1, "{measured}");
+        assert!(run(["find", &url("link/"), "--name", &name]).contains(&name));
+        assert!(run(["ls", "-l", &url("link/")]).contains(&name));
+        let file = format!("link/{name}/");
+        for command in [
+            &["mv", &url("link/"), &url("moved")][..],
+            &["mv", &url("link/"), out.join("moved").to_str().unwrap()],
+            &["mv", "-T", &url("d"), &url("link/")],
+            &["rm", "-r", &url("link/")],
+            &["cp", &url(&file), out.to_str().unwrap()],
+            &["du", &url(&file)],
+        ] {
+            let says = fail(1, command);
+            assert!(says.contains("not a directory"), "{command:?}: {says}");
+            assert!(export.join("link").is_symlink() && export.join("d").join(&name).exists());
+        }
     }
 }
 

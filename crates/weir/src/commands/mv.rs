@@ -157,6 +157,25 @@ impl One<'_> {
         }
     }
 
+    /// Fails if the source has a slash behind it and is a link: as for rename(2), that is no name for the directory
+    /// that it leads to.
+    async fn refuse_link(&self, mounts: &mut Mounts) -> Result<()> {
+        let (true, Some(above), Some(name)) =
+            (self.from.ends_in_slash(), self.from.parent(), self.from.name())
+        else {
+            return Ok(());
+        };
+        let above = mounts.place(&above, Links::Follow).await?;
+        let id = above.existing("find")?.id;
+        match above.fs.lookup(&Caller::Own, id.entry(&name)).await {
+            Ok(attr) if attr.kind != FileKind::Directory => {
+                Err(Error::NotDirectory).asked(|| self.asked())
+            }
+            // The move itself finds out.
+            _ => Ok(()),
+        }
+    }
+
     /// Fails if the file `ino`, which a move would replace, is another source.
     fn may_replace(&self, ino: u64) -> Result<()> {
         match self.moved.get(&ino) {
@@ -229,8 +248,10 @@ impl One<'_> {
         // One mount has to reach both ends: that of the directory above both.
         let shared = from.path.iter().zip(&to.path).take_while(|(a, b)| a == b).count();
         let shared = shared.min(from.path.len().saturating_sub(1)).min(to.path.len());
-        let root = NfsUrl { path: from.path[..shared].to_vec(), ..from.clone() };
+        let path = from.path[..shared].to_vec();
+        let root = NfsUrl { path, ends_in_slash: false, ..from.clone() };
         mounts.place(&Location::Nfs(root), Links::Follow).await?;
+        self.refuse_link(mounts).await?;
         let source = mounts.place(self.from, Links::Stay).await?;
         let attr = source.existing("move")?;
         let target = self.target(mounts, &source).await?;
@@ -263,8 +284,10 @@ impl One<'_> {
     async fn target(&self, mounts: &mut Mounts, source: &Place) -> Result<Place> {
         let asked = || self.asked();
         let Written { location, ends_in_slash } = self.ends.to;
+        // As for rename(2), a link with a slash behind it is no name for what it leads to.
+        let location = location.without_slash();
         if self.ends.target == Target::Name {
-            return mounts.place(location, Links::Stay).await;
+            return mounts.place(&location, Links::Stay).await;
         }
         match self.into(mounts).await? {
             Some(into) => {
@@ -281,7 +304,7 @@ impl One<'_> {
                 let failure = Failure::new(asked(), "there is no such directory");
                 Err(failure.advice("make it first"))
             }
-            None => mounts.place(location, Links::Stay).await,
+            None => mounts.place(&location, Links::Stay).await,
         }
     }
 
@@ -292,7 +315,7 @@ impl One<'_> {
         let led = mounts.place(location, Links::Follow).await;
         if let Err(failure) = &led
             && !failure.is_of(Error::NotFound)
-            && let Ok(there) = mounts.place(location, Links::Stay).await
+            && let Ok(there) = mounts.place(&location.without_slash(), Links::Stay).await
             && there.attr.is_some()
         {
             // The link's target may be a directory.
@@ -307,6 +330,7 @@ impl One<'_> {
     /// Copies to another file system, and then removes the source.
     async fn copy_and_remove(&self, mounts: &mut Mounts, report: &mut Report) -> Result<Moved> {
         let asked = || self.asked();
+        self.refuse_link(mounts).await?;
         let options = Options {
             recursive: true,
             preserve: true,
@@ -324,7 +348,7 @@ impl One<'_> {
         let into = directory.as_ref().and_then(|directory| directory.attr.clone());
         let to = match directory {
             Some(directory) => directory,
-            None => mounts.place(&self.ends.to.location, Links::Stay).await?,
+            None => mounts.place(&self.ends.to.location.without_slash(), Links::Stay).await?,
         };
         let (from, to) =
             pair(mounts, self.from, &self.ends.to.location, &to, into.as_ref(), &options).await?;
