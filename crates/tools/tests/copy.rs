@@ -505,6 +505,29 @@ async fn a_copy_has_the_owner_and_the_access_list_of_the_file_that_it_replaces()
     }
 }
 
+/// The mode of a file with a list has the rights of the mask, that is, of the users who are named.
+#[tokio::test]
+async fn without_its_list_a_copy_gives_the_group_no_rights_that_the_source_denies() {
+    use AclWho::{Group, Mask, Other, Owner, User};
+    for (group, mode) in [(0, 0o604), (5, 0o644)] {
+        let cache = Cache::new(Config::default()).unwrap();
+        let from = cache.mount(MemoryFs::new());
+        let source = write(&from, "file", b"data").await;
+        let list = [(Owner, 6), (User(12345), 6), (Group, group), (Mask, 6), (Other, 4)];
+        let list = Acl::new(list).unwrap();
+        from.set_acl(&Caller::Own, source.acl(AclKind::Access), Some(&list)).await.unwrap();
+        assert_eq!(place(&from, "file").await.attr.unwrap().mode, 0o664);
+        let to = cache.mount(Arc::new(KeepsRights(MemoryFs::new())));
+        // So that the copy has not the number of its source.
+        write(&to, "other", b"").await;
+        let said = copy(&from, &to, "file", Options { preserve: true, ..Options::default() }).await;
+        assert_eq!(said.failures, [""; 0]);
+        assert_eq!(place(&to, "file").await.attr.unwrap().mode, mode);
+        let lost = said.not_preserved.join("; ");
+        assert!(lost.contains("access control lists of") && !lost.contains("mode"), "{lost}");
+    }
+}
+
 /// A store that does not say which extended attributes a file has.
 struct Unlisted(Arc<MemoryFs>);
 
