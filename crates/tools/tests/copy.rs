@@ -1,6 +1,7 @@
 //! Copies between stores created by a test.
 
 use async_trait::async_trait;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use weir_pagecache::{Cache, CachedFs, Config};
@@ -196,6 +197,13 @@ async fn write(fs: &CachedFs, name: &str, bytes: &[u8]) -> FileId {
     id
 }
 
+/// Creates an empty file.
+async fn make_empty(fs: &CachedFs, name: &str) {
+    let set = SetAttr::default();
+    let new = fs.root().entry(name.as_bytes()).with(&set);
+    fs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+}
+
 /// Copies `name` to the same name in another store.
 async fn copy(from: &CachedFs, to: &CachedFs, name: &str, options: Options) -> Summary {
     let copier = Arc::new(Copier::new(options, 32 << 20, ()));
@@ -389,6 +397,74 @@ async fn data_that_is_copied_in_place_is_durable_before_the_file_has_its_time() 
     let first = calls.iter().position(|call| *call == "times").unwrap();
     assert!(first < last && calls[first..last].contains(&"sync"), "{calls:?}");
     assert_eq!(calls.last(), Some(&"sync"), "{calls:?}");
+}
+
+/// A store whose files cannot be synced with their attributes, at first.
+struct FailsAtTheEnd {
+    store: Arc<MemoryFs>,
+    fails: Arc<AtomicBool>,
+}
+
+struct FailsToSync {
+    file: Arc<dyn OpenFile>,
+    fails: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl FileSystemDecorator for FailsAtTheEnd {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.store
+    }
+
+    async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
+        let file = self.store.open(caller, id, access).await?;
+        Ok(Arc::new(FailsToSync { file, fails: Arc::clone(&self.fails) }))
+    }
+}
+
+#[async_trait]
+impl OpenFileDecorator for FailsToSync {
+    fn below(&self) -> &dyn OpenFile {
+        &*self.file
+    }
+
+    async fn sync(&self, data_only: bool) -> Result<()> {
+        match !data_only && self.fails.load(Ordering::SeqCst) {
+            true => Err(Error::Io),
+            false => self.file.sync(data_only).await,
+        }
+    }
+}
+
+/// By then it has the mode and the owner of its source.
+#[tokio::test]
+async fn a_copy_that_fails_at_its_end_can_be_continued() {
+    let cache = Cache::new(Config::default()).unwrap();
+    let from = cache.mount(MemoryFs::new());
+    let id = write(&from, "file", &[7; 1_000_000]).await;
+    let set = SetAttr { mode: Some(0o644), uid: Some(7), gid: Some(8), ..SetAttr::default() };
+    from.setattr(&Caller::Own, id, &set).await.unwrap();
+    let fails = Arc::new(AtomicBool::new(true));
+    let store = FailsAtTheEnd { store: MemoryFs::new(), fails: Arc::clone(&fails) };
+    let to = cache.mount(Arc::new(store));
+    // So that the copy has not the number of its source.
+    make_empty(&to, "other").await;
+    let options = Options { preserve: true, resume_bytes: Some(100_000), ..Options::default() };
+    let said = copy(&from, &to, "file", options.clone()).await;
+    assert_eq!(said.failures.len(), 1, "{said:?}");
+    let names = async || {
+        let children = place(&to, "file").await.children(to.root()).await.unwrap();
+        let names = children.into_iter().filter_map(|(place, _)| place.name);
+        names.map(|name| String::from_utf8(name).unwrap()).collect::<Vec<_>>()
+    };
+    assert!(names().await[0].ends_with(".part"), "{:?}", names().await);
+    fails.store(false, Ordering::SeqCst);
+    let said = copy(&from, &to, "file", options).await;
+    assert_eq!(said.failures, [""; 0]);
+    assert!(said.resumed_bytes > 990_000, "{said:?}");
+    assert_eq!(names().await, ["file", "other"]);
+    let copy = place(&to, "file").await.attr.unwrap();
+    assert_eq!((copy.uid, copy.gid, copy.mode, copy.size), (7, 8, 0o644, 1_000_000));
 }
 
 /// A store that sets no sizes, and says that it did.

@@ -6,6 +6,7 @@ use super::options::{Options, Overwrite};
 use super::progress::Progress;
 use super::rate::Rate;
 use super::summary::{FileStats, Summary};
+use super::temporary::take_back;
 use crate::failure::Failure;
 use crate::mounts::Place;
 use crate::text::shown;
@@ -91,6 +92,9 @@ pub(crate) struct Left {
     pub(crate) shown: String,
     /// Whether a later run may continue it.
     pub(crate) is_kept: bool,
+    /// A file to continue that may have its final mode and owner already: its identity, and the user who
+    /// began it.
+    pub(crate) begun: Option<(FileId, u32)>,
 }
 
 impl Left {
@@ -101,7 +105,14 @@ impl Left {
             Some((above, _)) => format!("{above}/{text}"),
             None => text.into_owned(),
         };
-        Self { fs: place.fs.clone(), dir: place.dir, name: name.to_vec(), shown, is_kept }
+        Self {
+            fs: place.fs.clone(),
+            dir: place.dir,
+            name: name.to_vec(),
+            shown,
+            is_kept,
+            begun: None,
+        }
     }
 }
 
@@ -259,11 +270,22 @@ impl Copier {
     pub(crate) async fn clean_up(&self) {
         let unkept = |left: &HashMap<u64, Left>| {
             let first = left.iter().find(|(_, left)| !left.is_kept);
-            first.map(|(&number, left)| (number, left.fs.clone(), left.dir, left.name.clone()))
+            first.map(|(&number, left)| {
+                (number, left.fs.clone(), left.dir, left.name.clone(), left.begun)
+            })
         };
         // A file stays on the list during its removal, for an immediate end of the program.
         loop {
-            let Some((number, fs, dir, name)) = unkept(&self.temporary.lock()) else { return };
+            let next = unkept(&self.temporary.lock());
+            let Some((number, fs, dir, name, begun)) = next else { return };
+            if let Some(begun) = begun
+                && take_back(&fs, dir.entry(&name), begun).await
+            {
+                if let Some(left) = self.temporary.lock().get_mut(&number) {
+                    left.is_kept = true;
+                }
+                continue;
+            }
             let removed = match fs.unlink(&Caller::Own, dir.entry(&name)).await {
                 // Many stores check the permission before they look for the name.
                 Err(error @ (Error::AccessDenied | Error::NotPermitted | Error::ReadOnly)) => {

@@ -203,6 +203,7 @@ async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<Fil
         let id = temporary.id();
         let file = to.fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.asked(write)?;
         fill(copier, source, to, &file, Some(&temporary)).await?;
+        temporary.complete(&file).await.asked(write)?;
         attributes::set_of_file(copier, source.like(), to, id).await.asked(write)?;
         file.sync_async(false).await.asked(write)?;
         source.unchanged().await?;
