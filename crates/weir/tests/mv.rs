@@ -2,9 +2,13 @@
 
 mod common;
 
-use common::{Server, fail, json, run, scratch};
+use common::{Server, fail, json, run, scratch, weir, within};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
 
 #[test]
 fn to_a_name_and_into_a_directory() {
@@ -153,6 +157,33 @@ fn to_another_file_system_and_nothing_is_lost() {
         fs::remove_dir_all(&here).unwrap();
         fs::create_dir(&here).unwrap();
     }
+}
+
+#[test]
+fn an_interrupted_move_of_several_touches_no_further_source() {
+    const FILES: usize = 1000;
+    let dir = scratch();
+    let (export, here) = (dir.path().join("export"), dir.path().join("here"));
+    fs::create_dir(&here).unwrap();
+    for tree in ["a", "b"] {
+        fs::create_dir_all(export.join(tree)).unwrap();
+        (0..FILES).for_each(|n| fs::write(export.join(tree).join(n.to_string()), "x").unwrap());
+    }
+    let count = |path: PathBuf| fs::read_dir(path).map_or(0, Iterator::count);
+    let server = Server::start(&export, &["--squash", "none"]);
+    let [a, b] = ["a", "b"].map(|tree| server.url(tree, "vers=4.2"));
+    let mut child =
+        weir(["mv", &a, &b, here.to_str().unwrap()]).stderr(Stdio::piped()).spawn().unwrap();
+    // The first one is being removed.
+    within(Duration::from_secs(120), || (count(export.join("a")) < FILES).then_some(()));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    let says = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+    assert_eq!(status.code(), Some(130), "{says}");
+    assert!(says.contains("interrupted"), "{says}");
+    assert!(says.contains("is complete; not all of") || !export.join("a").exists(), "{says}");
+    assert_eq!(count(here.join("a")), FILES);
+    assert_eq!((count(export.join("b")), count(here.clone())), (FILES, 1), "{says}");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! `weir mv`: renames files, and moves them between file systems and servers.
 
 use super::cp::plan::{Ends, Target, pair};
-use super::cp::signals::{end_by_signals, say_what_is_left};
+use super::cp::signals::{Ending, say_what_is_left};
 use super::{Report, with_mounts};
 use crate::arguments::{JsonArgs, MountArgs, written};
 use crate::cli::too_few;
 use crate::ended::Ended;
 use crate::output::{complain, confirm, say, umask};
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -109,8 +110,15 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             }
         }
         let mut moved = HashMap::new();
+        let ending = OnceCell::<Arc<Ending>>::new();
+        let is_asked = || ending.get().is_some_and(|ending| ending.is_asked());
         for source in ends.sources {
-            let one = One { from: &source.location, ends: &ends, args: &args, moved: &moved };
+            let from = &source.location;
+            let one = One { from, ends: &ends, args: &args, moved: &moved, ending: &ending };
+            if is_asked() {
+                report.failed(&Failure::new(one.asked(), "interrupted"));
+                break;
+            }
             match one.go(mounts, &mut report).await {
                 Ok(Moved::To(to, ino)) => {
                     moved.insert(ino, source.location.to_string());
@@ -119,13 +127,13 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
                 Ok(Moved::Not | Moved::Elsewhere) => {}
                 Ok(Moved::Interrupted) => {
                     report.failed(&Failure::new(one.asked(), "interrupted"));
-                    report.end()?;
-                    return Ok(Ended::Interrupted);
+                    break;
                 }
                 Err(failure) => report.failed(&failure),
             }
         }
-        report.end()
+        let ended = report.end()?;
+        Ok(if is_asked() { Ended::Interrupted } else { ended })
     })
 }
 
@@ -136,6 +144,8 @@ struct One<'a> {
     args: &'a Args,
     /// The sources that were moved before, by their inode numbers. All are in one directory now.
     moved: &'a HashMap<u64, String>,
+    /// Set before the first copy; without one, a signal ends the program at once.
+    ending: &'a OnceCell<Arc<Ending>>,
 }
 
 impl One<'_> {
@@ -378,7 +388,8 @@ impl One<'_> {
         }
         let known = Known::of(from.clone(), attr).await?;
         let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), Failures));
-        end_by_signals(&copier);
+        let ending = self.ending.get_or_init(Ending::by_signals);
+        ending.begin(&copier);
         let store = to.fs.clone();
         copier.copy(vec![(from, to.clone())], &store).await;
         for lost in copier.not_preserved() {
@@ -395,7 +406,14 @@ impl One<'_> {
         }
         let name = to.name.as_deref().ok_or(Error::IsDirectory).asked(asked)?;
         let copy = to.fs.lookup(&Caller::Own, to.dir.entry(name)).await.asked(asked)?;
-        self.remove_source(mounts, &known, report).await?;
+        tokio::select! {
+            removed = self.remove_source(mounts, &known, report) => removed?,
+            () = ending.asked() => {
+                let (from, to) = (self.from, &to.shown);
+                say(format_args!("weir: {to} is complete; not all of {from} was removed"));
+                return Ok(Moved::Interrupted);
+            }
+        }
         Ok(Moved::To(NewName::of(&to), copy.id.ino))
     }
 
