@@ -185,7 +185,7 @@ async fn is_one_directory(
 ) -> bool {
     const LOOKS: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(20);
-    if into.fsid == attr.fsid {
+    if source::is_one_file_system(into, attr) {
         return true;
     }
     for _ in 0..LOOKS {

@@ -127,7 +127,7 @@ pub(crate) async fn pair(
         (Some(_), None) => to.clone(),
         (None, _) => to.clone(),
     };
-    let same = |there: &Attr| (there.fsid, there.id.ino) == (attr.fsid, attr.id.ino);
+    let same = |there: &Attr| there.fsid == attr.fsid && is_same(there, attr);
     if to.attr.as_ref().is_some_and(same) {
         let asked = format!("copy {source} to {}", to.shown);
         return Err(Failure::new(asked, "they are the same file"));
