@@ -94,7 +94,7 @@ async fn links_are_copied_from_a_store_that_lists_no_attributes_of_links() {
         let options = Options { recursive: true, preserve: true, ..Options::default() };
         let copier = Arc::new(Copier::new(options, cache.budget_bytes(), ()));
         let pair = (place(&from, "tree").await, place(&to, "copy").await);
-        copier.copy(vec![pair], &to).await;
+        copier.copy(vec![pair]).await;
 
         assert_eq!(copier.failed(), fails, "{for_others}");
         assert_eq!(copier.not_preserved().is_empty(), !is_said, "{for_others}");
@@ -121,7 +121,7 @@ async fn a_directory_is_synced_also_if_a_new_entry_did_not_get_its_attributes() 
         let options = Options { recursive: true, preserve: true, ..Options::default() };
         let copier = Arc::new(Copier::new(options, cache.budget_bytes(), ()));
         let pair = (place(&from, name).await, place(&to, name).await);
-        copier.copy(vec![pair], &to).await;
+        copier.copy(vec![pair]).await;
         assert!(copier.failed(), "{name}");
         assert_eq!(*store.synced.lock().unwrap(), [to.root()], "{name}");
     }
@@ -144,7 +144,7 @@ async fn a_store_that_shares_data_is_not_read() {
         assert_eq!(file.write_at_async(&bytes, 0, IoFlags::empty()).await.unwrap(), bytes.len());
         let options = Options { reflink, ..Options::default() };
         let copier = Arc::new(Copier::new(options, 64 << 20, ()));
-        copier.copy(vec![(place(&fs, "from").await, place(&fs, "to").await)], &fs).await;
+        copier.copy(vec![(place(&fs, "from").await, place(&fs, "to").await)]).await;
         let summary = copier.summary(std::time::Duration::from_secs(1), 0);
         assert_eq!(summary.failures, [""; 0]);
         assert_eq!(summary.cloned_bytes == bytes.len() as u64, shared, "{reflink:?}");
@@ -207,7 +207,7 @@ async fn make_empty(fs: &CachedFs, name: &str) {
 /// Copies `name` to the same name in another store.
 async fn copy(from: &CachedFs, to: &CachedFs, name: &str, options: Options) -> Summary {
     let copier = Arc::new(Copier::new(options, 32 << 20, ()));
-    copier.copy(vec![(place(from, name).await, place(to, name).await)], to).await;
+    copier.copy(vec![(place(from, name).await, place(to, name).await)]).await;
     copier.summary(Duration::from_secs(1), 0)
 }
 

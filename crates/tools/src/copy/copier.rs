@@ -144,8 +144,9 @@ pub struct Copier {
     pub(crate) overwritten: Mutex<HashMap<(u64, FileId), Arc<Overwritten>>>,
     /// Number of files that lost an attribute, and the first of them.
     pub(crate) lost: Mutex<BTreeMap<Lost, (u64, String)>>,
-    /// Directories of the destination whose names changed, to be synced at the end.
-    pub(crate) changed: Mutex<HashSet<FileId>>,
+    /// Directories of the destination whose names changed, to be synced at the end, by the addresses of
+    /// their stores.
+    pub(crate) changed: Mutex<HashMap<(usize, FileId), CachedFs>>,
     pub(crate) interrupted: watch::Sender<bool>,
     pub(crate) told: AtomicBool,
     pub(crate) stats: Mutex<Vec<FileStats>>,
@@ -193,6 +194,13 @@ impl Copier {
     /// The name with this number, unique to this run.
     pub(crate) fn temporary_name(&self, number: u64) -> Vec<u8> {
         format!(".weir-{:016x}-{number}.part", self.run).into_bytes()
+    }
+
+    /// Notes that names in a directory of the destination changed.
+    pub(crate) fn note_changed(&self, fs: &CachedFs, dir: FileId) {
+        // The store is not freed as long as the entry exists.
+        let address = Arc::as_ptr(fs.store()).addr();
+        self.changed.lock().entry((address, dir)).or_insert_with(|| fs.clone());
     }
 
     /// Waits for [`interrupt`](Self::interrupt).

@@ -97,7 +97,7 @@ pub(super) async fn open(
             let made = || to.fs.mkdir(&Caller::Own, to.dir.entry(name).with(&set));
             match to.with_directory(made).await {
                 Ok(made) => {
-                    copier.changed.lock().insert(to.dir);
+                    copier.note_changed(&to.fs, to.dir);
                     add(&copier.tally.directories, 1);
                     copier.progress.made(&from.shown, &to.shown);
                     (made, true)

@@ -12,6 +12,7 @@ use super::{data, mirror, small, source, update};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::text::kind_name;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use weir_pagecache::File;
 use weir_stores::local::stream::stream_of;
@@ -106,7 +107,8 @@ impl Source<'_> {
     }
 }
 
-/// Writes a stream to `to`, which is replaced when all of it is there. `from_shown` names it in messages.
+/// Writes a stream to `to`, which is replaced when all of it is there, or overwritten if the options ask for that.
+/// `from_shown` names the stream in messages.
 pub(crate) async fn copy_stream(
     copier: &Copier,
     (from_shown, stream): (&str, std::fs::File),
@@ -114,6 +116,12 @@ pub(crate) async fn copy_stream(
 ) -> Result<()> {
     refuse_special(to)?;
     let write = || format!("write {}", to.shown);
+    if let Some(there) = &to.attr
+        && copier.options.in_place
+        && there.kind == FileKind::Regular
+    {
+        return stream_in_place(copier, (from_shown, stream), to, there.id).await;
+    }
     let name = to.name.as_deref().ok_or(Error::IsDirectory).asked(write)?;
     let temporary = match Temporary::once(copier, to).await {
         Ok(temporary) => temporary,
@@ -132,7 +140,7 @@ pub(crate) async fn copy_stream(
     match done.await {
         Ok(()) => {
             temporary.forget();
-            copier.changed.lock().insert(to.dir);
+            copier.note_changed(&to.fs, to.dir);
             add(&copier.tally.files, 1);
             copier.progress.made(from_shown, &to.shown);
             Ok(())
@@ -142,6 +150,44 @@ pub(crate) async fn copy_stream(
             Err(failure)
         }
     }
+}
+
+/// Overwrites the file `id` with a stream.
+async fn stream_in_place(
+    copier: &Copier,
+    (from_shown, stream): (&str, std::fs::File),
+    to: &Place,
+    id: FileId,
+) -> Result<()> {
+    let write = || format!("write {}", to.shown);
+    let file = to.fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.asked(write)?;
+    let there = file.getattr().await.asked(write)?;
+    let from = stream.metadata().asked(|| format!("read {from_shown}"))?;
+    let is_alike = (from.ino(), from.len()) == (there.id.ino, there.size);
+    if from.is_file() && is_alike && from.modified().is_ok_and(|time| time == there.mtime) {
+        let asked = format!("copy {from_shown} to {}", to.shown);
+        return Err(Failure::new(asked, "they are the same file"));
+    }
+    copier.in_place.lock().insert(to.shown.clone());
+    let done = async {
+        file.truncate_async(0).await.asked(write)?;
+        let target = data::Target { file: &file, shown: &to.shown };
+        let size = data::copy_stream(copier, from_shown, target, stream).await?;
+        add(&copier.tally.size_bytes, size);
+        file.sync_async(false).await.asked(write)
+    };
+    let done = done.await;
+    // If interrupted before this, the file stays on the list.
+    copier.in_place.lock().remove(&to.shown);
+    done.map_err(|failure| failure.advice(incomplete(to)))?;
+    add(&copier.tally.files, 1);
+    copier.progress.made(from_shown, &to.shown);
+    Ok(())
+}
+
+/// What a failed copy in place leaves.
+fn incomplete(to: &Place) -> String {
+    format!("{} was written in place and is incomplete now", to.shown)
 }
 
 /// Copies a file as [`copy`] does, again if a store has evicted the file or a directory meanwhile.
@@ -191,7 +237,7 @@ async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<Fil
     // The request that writes a small file whole replaces what has appeared under its name.
     let may_replace = copier.options.publishes() == RenameFlags::Replace;
     if may_replace && let Some(id) = small::write(copier, source, to, name).await.asked(write)? {
-        copier.changed.lock().insert(to.dir);
+        copier.note_changed(&to.fs, to.dir);
         add(&copier.tally.files, 1);
         return Ok(id);
     }
@@ -221,7 +267,7 @@ async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<Fil
     match done.await {
         Ok(id) => {
             temporary.forget();
-            copier.changed.lock().insert(to.dir);
+            copier.note_changed(&to.fs, to.dir);
             add(&copier.tally.files, 1);
             Ok(id)
         }
@@ -312,10 +358,7 @@ async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) 
             add(&copier.tally.files, 1);
             Ok(id)
         }
-        Err(failure) => {
-            let incomplete = format!("{} was written in place and is incomplete now", to.shown);
-            Err(failure.advice(incomplete))
-        }
+        Err(failure) => Err(failure.advice(incomplete(to))),
     }
 }
 

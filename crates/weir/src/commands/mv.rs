@@ -390,8 +390,7 @@ impl One<'_> {
         let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), Failures));
         let ending = self.ending.get_or_init(Ending::by_signals);
         ending.begin(&copier);
-        let store = to.fs.clone();
-        copier.copy(vec![(from, to.clone())], &store).await;
+        copier.copy(vec![(from, to.clone())]).await;
         for lost in copier.not_preserved() {
             say(format_args!("weir: the destination does not keep {lost}"));
         }
