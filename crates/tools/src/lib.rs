@@ -27,7 +27,7 @@
 //! let target = mounts.place(&to, Links::Follow).await?;
 //!
 //! let copier = Arc::new(Copier::new(Options::default(), mounts.budget_bytes(), ()));
-//! copier.copy(vec![(source, target.clone())], &target.fs).await;
+//! copier.copy(vec![(source, target)]).await;
 //! assert!(!copier.failed());
 //!
 //! let copied = mounts.place(&to, Links::Follow).await?;

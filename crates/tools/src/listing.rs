@@ -283,7 +283,7 @@ mod tests {
         let to = cache.mount(Forgetful::over(Arc::clone(&target), 2));
         let options = Options { recursive: true, preserve: true, jobs: 4, ..Options::default() };
         let copier = Arc::new(Copier::new(options, cache.budget_bytes(), ()));
-        copier.copy(vec![(root(&from).await, root(&to).await)], &to).await;
+        copier.copy(vec![(root(&from).await, root(&to).await)]).await;
         assert_eq!(*copier.failures.lock(), []);
         let made = copier.summary(std::time::Duration::ZERO, 0);
         let expected = (LEVELS * BESIDE) as u64;
@@ -333,7 +333,7 @@ mod tests {
         let to = cache.mount(Forgetful::over(Arc::clone(&target), 2));
         let options = Options { recursive: true, preserve: true, ..Options::default() };
         let copier = Arc::new(Copier::new(options, cache.budget_bytes(), ()));
-        copier.copy(vec![(root(&from).await, root(&to).await)], &to).await;
+        copier.copy(vec![(root(&from).await, root(&to).await)]).await;
         assert_eq!(*copier.failures.lock(), []);
         for n in 0..DIRECTORIES {
             let name = format!("directory {n}").into_bytes();

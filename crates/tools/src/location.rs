@@ -49,6 +49,24 @@ impl Location {
         }
     }
 
+    /// Whether a slash follows the name: only a directory is there, or a symbolic link that stands for one.
+    pub fn ends_in_slash(&self) -> bool {
+        match self {
+            Self::Local(path) => path.as_os_str().as_bytes().ends_with(b"/"),
+            Self::Nfs(url) => url.ends_in_slash,
+        }
+    }
+
+    /// The same name without slashes at the end, so that a symbolic link there stands for itself.
+    #[must_use]
+    pub fn without_slash(&self) -> Self {
+        match self {
+            // An iterator over components leaves out slashes at the end.
+            Self::Local(path) => Self::Local(path.components().as_path().to_path_buf()),
+            Self::Nfs(url) => Self::Nfs(NfsUrl { ends_in_slash: false, ..url.clone() }),
+        }
+    }
+
     /// The location of a file below this directory.
     pub fn below(&self, names: &[Vec<u8>]) -> Self {
         match self {
@@ -58,6 +76,7 @@ impl Location {
             }
             Self::Nfs(url) => {
                 let mut url = url.clone();
+                url.ends_in_slash &= names.is_empty();
                 url.path.extend_from_slice(names);
                 Self::Nfs(url)
             }
@@ -147,6 +166,11 @@ mod tests {
             assert!(error.ends_with("write nfs://h/srv"), "{error}");
         }
         assert!(matches!(Location::parse("./h:/srv".into()), Ok(Location::Local(_))));
+        for (slash, bare) in [("a/b//", "a/b"), ("/", "/"), ("nfs://h/a/", "nfs://h/a")] {
+            let slash = Location::parse(slash.into()).unwrap();
+            assert!(slash.ends_in_slash());
+            assert_eq!(slash.without_slash(), Location::parse(bare.into()).unwrap());
+        }
         let odd = OsString::from_vec(b"a/\xff\n".to_vec());
         let local = Location::parse(odd.clone()).unwrap();
         assert_eq!(local, Location::Local(odd.into()));

@@ -6,7 +6,8 @@
 //!    same as in every other program; a server's path is resolved here.
 //! 3. A server's relative symbolic link leads where it does for programs there that see the same
 //!    tree: `..` continues above the mounted directory, as far as the server permits mounting that.
-//!    An absolute one is refused: its meaning differs between the machines that mount it.
+//!    An absolute one is refused: its meaning differs between the machines that mount it. As for
+//!    path_resolution(7), a link with a slash behind it is followed, and has to lead to a directory.
 
 use crate::failure::{Asked, Failure, Result, usual_advice};
 use crate::listing::Listing;
@@ -202,7 +203,8 @@ impl Mounts {
                     counts[at] += 1;
                 }
                 None => {
-                    shared.push(NfsUrl { path: url.path[..above].to_vec(), ..url.clone() });
+                    let path = url.path[..above].to_vec();
+                    shared.push(NfsUrl { path, ends_in_slash: false, ..url.clone() });
                     counts.push(1);
                 }
             }
@@ -275,6 +277,7 @@ impl Mounts {
 
     async fn remote_place(&mut self, url: &NfsUrl, links: Links) -> Result<Place> {
         let asked = || format!("find {url}");
+        let links = if url.ends_in_slash { Links::Follow } else { links };
         let mut way = Way { base: url.path.clone(), rest: Vec::new() };
         let (mut followed, mut climbed) = (0, 0);
         loop {
@@ -294,7 +297,13 @@ impl Mounts {
             let (attr, shown, origin) = (Some(root.clone()), String::new(), Origin::default());
             let start = Place { dir: root.id, fs, name: None, attr, shown, origin };
             match walk(start, &path, inside, links, &mut followed, asked).await? {
-                Walked::Here(place) => return Ok(Place { shown: url.to_string(), ..*place }),
+                Walked::Here(place) => {
+                    let is_directory = |attr: &Attr| attr.kind == FileKind::Directory;
+                    if url.ends_in_slash && !place.attr.as_ref().is_none_or(is_directory) {
+                        return Err(Error::NotDirectory).asked(asked);
+                    }
+                    return Ok(Place { shown: url.to_string(), ..*place });
+                }
                 Walked::Above(_) if climbed >= MOST_LINKS => return Err(Error::Loop).asked(asked),
                 Walked::Above(above) => {
                     climbed += 1;

@@ -1,6 +1,7 @@
 //! Copies between stores created by a test.
 
 use async_trait::async_trait;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use weir_pagecache::{Cache, CachedFs, Config};
@@ -93,7 +94,7 @@ async fn links_are_copied_from_a_store_that_lists_no_attributes_of_links() {
         let options = Options { recursive: true, preserve: true, ..Options::default() };
         let copier = Arc::new(Copier::new(options, cache.budget_bytes(), ()));
         let pair = (place(&from, "tree").await, place(&to, "copy").await);
-        copier.copy(vec![pair], &to).await;
+        copier.copy(vec![pair]).await;
 
         assert_eq!(copier.failed(), fails, "{for_others}");
         assert_eq!(copier.not_preserved().is_empty(), !is_said, "{for_others}");
@@ -120,7 +121,7 @@ async fn a_directory_is_synced_also_if_a_new_entry_did_not_get_its_attributes() 
         let options = Options { recursive: true, preserve: true, ..Options::default() };
         let copier = Arc::new(Copier::new(options, cache.budget_bytes(), ()));
         let pair = (place(&from, name).await, place(&to, name).await);
-        copier.copy(vec![pair], &to).await;
+        copier.copy(vec![pair]).await;
         assert!(copier.failed(), "{name}");
         assert_eq!(*store.synced.lock().unwrap(), [to.root()], "{name}");
     }
@@ -143,7 +144,7 @@ async fn a_store_that_shares_data_is_not_read() {
         assert_eq!(file.write_at_async(&bytes, 0, IoFlags::empty()).await.unwrap(), bytes.len());
         let options = Options { reflink, ..Options::default() };
         let copier = Arc::new(Copier::new(options, 64 << 20, ()));
-        copier.copy(vec![(place(&fs, "from").await, place(&fs, "to").await)], &fs).await;
+        copier.copy(vec![(place(&fs, "from").await, place(&fs, "to").await)]).await;
         let summary = copier.summary(std::time::Duration::from_secs(1), 0);
         assert_eq!(summary.failures, [""; 0]);
         assert_eq!(summary.cloned_bytes == bytes.len() as u64, shared, "{reflink:?}");
@@ -196,10 +197,17 @@ async fn write(fs: &CachedFs, name: &str, bytes: &[u8]) -> FileId {
     id
 }
 
+/// Creates an empty file.
+async fn make_empty(fs: &CachedFs, name: &str) {
+    let set = SetAttr::default();
+    let new = fs.root().entry(name.as_bytes()).with(&set);
+    fs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+}
+
 /// Copies `name` to the same name in another store.
 async fn copy(from: &CachedFs, to: &CachedFs, name: &str, options: Options) -> Summary {
     let copier = Arc::new(Copier::new(options, 32 << 20, ()));
-    copier.copy(vec![(place(from, name).await, place(to, name).await)], to).await;
+    copier.copy(vec![(place(from, name).await, place(to, name).await)]).await;
     copier.summary(Duration::from_secs(1), 0)
 }
 
@@ -391,6 +399,74 @@ async fn data_that_is_copied_in_place_is_durable_before_the_file_has_its_time() 
     assert_eq!(calls.last(), Some(&"sync"), "{calls:?}");
 }
 
+/// A store whose files cannot be synced with their attributes, at first.
+struct FailsAtTheEnd {
+    store: Arc<MemoryFs>,
+    fails: Arc<AtomicBool>,
+}
+
+struct FailsToSync {
+    file: Arc<dyn OpenFile>,
+    fails: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl FileSystemDecorator for FailsAtTheEnd {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.store
+    }
+
+    async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
+        let file = self.store.open(caller, id, access).await?;
+        Ok(Arc::new(FailsToSync { file, fails: Arc::clone(&self.fails) }))
+    }
+}
+
+#[async_trait]
+impl OpenFileDecorator for FailsToSync {
+    fn below(&self) -> &dyn OpenFile {
+        &*self.file
+    }
+
+    async fn sync(&self, data_only: bool) -> Result<()> {
+        match !data_only && self.fails.load(Ordering::SeqCst) {
+            true => Err(Error::Io),
+            false => self.file.sync(data_only).await,
+        }
+    }
+}
+
+/// By then it has the mode and the owner of its source.
+#[tokio::test]
+async fn a_copy_that_fails_at_its_end_can_be_continued() {
+    let cache = Cache::new(Config::default()).unwrap();
+    let from = cache.mount(MemoryFs::new());
+    let id = write(&from, "file", &[7; 1_000_000]).await;
+    let set = SetAttr { mode: Some(0o644), uid: Some(7), gid: Some(8), ..SetAttr::default() };
+    from.setattr(&Caller::Own, id, &set).await.unwrap();
+    let fails = Arc::new(AtomicBool::new(true));
+    let store = FailsAtTheEnd { store: MemoryFs::new(), fails: Arc::clone(&fails) };
+    let to = cache.mount(Arc::new(store));
+    // So that the copy has not the number of its source.
+    make_empty(&to, "other").await;
+    let options = Options { preserve: true, resume_bytes: Some(100_000), ..Options::default() };
+    let said = copy(&from, &to, "file", options.clone()).await;
+    assert_eq!(said.failures.len(), 1, "{said:?}");
+    let names = async || {
+        let children = place(&to, "file").await.children(to.root()).await.unwrap();
+        let names = children.into_iter().filter_map(|(place, _)| place.name);
+        names.map(|name| String::from_utf8(name).unwrap()).collect::<Vec<_>>()
+    };
+    assert!(names().await[0].ends_with(".part"), "{:?}", names().await);
+    fails.store(false, Ordering::SeqCst);
+    let said = copy(&from, &to, "file", options).await;
+    assert_eq!(said.failures, [""; 0]);
+    assert!(said.resumed_bytes > 990_000, "{said:?}");
+    assert_eq!(names().await, ["file", "other"]);
+    let copy = place(&to, "file").await.attr.unwrap();
+    assert_eq!((copy.uid, copy.gid, copy.mode, copy.size), (7, 8, 0o644, 1_000_000));
+}
+
 /// A store that sets no sizes, and says that it did.
 struct KeepsSizes(Arc<MemoryFs>);
 
@@ -502,6 +578,29 @@ async fn a_copy_has_the_owner_and_the_access_list_of_the_file_that_it_replaces()
                 assert!(lost.contains("owner and group of"), "{lost}");
             }
         }
+    }
+}
+
+/// The mode of a file with a list has the rights of the mask, that is, of the users who are named.
+#[tokio::test]
+async fn without_its_list_a_copy_gives_the_group_no_rights_that_the_source_denies() {
+    use AclWho::{Group, Mask, Other, Owner, User};
+    for (group, mode) in [(0, 0o604), (5, 0o644)] {
+        let cache = Cache::new(Config::default()).unwrap();
+        let from = cache.mount(MemoryFs::new());
+        let source = write(&from, "file", b"data").await;
+        let list = [(Owner, 6), (User(12345), 6), (Group, group), (Mask, 6), (Other, 4)];
+        let list = Acl::new(list).unwrap();
+        from.set_acl(&Caller::Own, source.acl(AclKind::Access), Some(&list)).await.unwrap();
+        assert_eq!(place(&from, "file").await.attr.unwrap().mode, 0o664);
+        let to = cache.mount(Arc::new(KeepsRights(MemoryFs::new())));
+        // So that the copy has not the number of its source.
+        write(&to, "other", b"").await;
+        let said = copy(&from, &to, "file", Options { preserve: true, ..Options::default() }).await;
+        assert_eq!(said.failures, [""; 0]);
+        assert_eq!(place(&to, "file").await.attr.unwrap().mode, mode);
+        let lost = said.not_preserved.join("; ");
+        assert!(lost.contains("access control lists of") && !lost.contains("mode"), "{lost}");
     }
 }
 

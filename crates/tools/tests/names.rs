@@ -172,7 +172,7 @@ async fn copy(from: &[&CachedFs], to: &CachedFs, options: Options) -> Summary {
         let shown = ["root", "second"][n].into();
         pairs.push((Place { shown, ..root(from).await }, root(to).await));
     }
-    copier.copy(pairs, to).await;
+    copier.copy(pairs).await;
     copier.summary(Duration::from_secs(1), 0)
 }
 

@@ -11,9 +11,9 @@ use weir_tools::mounts::Place;
 use weir_tools::origin::Origin;
 use weir_tools::sync::sync;
 use weir_vfs::{
-    Access, Acl, AclName, Attr, Caller, CreateMode, DirPage, EntryName, Error, FileId, FileSystem,
-    FileSystemDecorator, IoFlags, OpenFile, OpenFileDecorator, ReadOp, ReaddirRequest, RenameFlags,
-    Result, SetAttr, SpecialFile, Unnamed, WriteOp,
+    Access, Acl, AclKind, AclName, AclWho, Attr, Caller, CreateMode, DirPage, EntryName, Error,
+    FileId, FileSystem, FileSystemDecorator, IoFlags, OpenFile, OpenFileDecorator, ReadOp,
+    ReaddirRequest, RenameFlags, Result, SetAttr, SpecialFile, Unnamed, WriteOp,
 };
 
 const SIZE: u64 = 8 << 20;
@@ -181,6 +181,24 @@ impl OpenFileDecorator for FailingFile {
     }
 }
 
+/// A store without access control lists.
+struct WithoutLists(Arc<MemoryFs>);
+
+#[async_trait]
+impl FileSystemDecorator for WithoutLists {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    async fn get_acl(&self, _: AclName) -> Result<Option<Acl>> {
+        Err(Error::NotSupported)
+    }
+
+    async fn set_acl(&self, _: &Caller, _: AclName, _: Option<&Acl>) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+}
+
 fn cache() -> Cache {
     Cache::new(Config { budget_bytes: 32 << 20, ..Config::default() }).unwrap()
 }
@@ -251,6 +269,33 @@ async fn names(fs: &CachedFs) -> Vec<String> {
     let children = root(fs).await.children(fs.root()).await.unwrap();
     let name = |(place, _): (Place, Attr)| String::from_utf8(place.name.unwrap()).unwrap();
     children.into_iter().map(name).collect()
+}
+
+/// A mode that is equal to the source's has the rights of the users whom the source's list names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_without_lists_gives_the_group_no_rights_that_the_source_denies() {
+    use AclWho::{Group, Mask, Other, Owner, User};
+    let cache = cache();
+    let from = source(&cache, MemoryFs::new());
+    let to = cache.mount(Arc::new(WithoutLists(MemoryFs::new())));
+    let found =
+        async |fs: &CachedFs| fs.lookup(&Caller::Own, fs.root().entry(b"file")).await.unwrap();
+    write(&from, "file", &[0], 1).await;
+    let id = found(&from).await.id;
+    let set = SetAttr { mode: Some(0o660), ..SetAttr::default() };
+    from.setattr(&Caller::Own, id, &set).await.unwrap();
+    assert_eq!(mirror(&from, &to, Reflink::Never).await.failures, [""; 0]);
+    assert_eq!(found(&to).await.mode & 0o777, 0o660);
+    let list = [(Owner, 6), (User(12345), 6), (Group, 0), (Mask, 6), (Other, 0)];
+    let list = Acl::new(list).unwrap();
+    from.set_acl(&Caller::Own, id.acl(AclKind::Access), Some(&list)).await.unwrap();
+    // At first the modes are equal, then they are not.
+    for _ in 0..2 {
+        let said = mirror(&from, &to, Reflink::Never).await;
+        assert_eq!((said.failures, said.written_bytes), (Vec::new(), 0));
+        assert!(said.not_preserved.join("; ").contains("access control lists of"));
+        assert_eq!(found(&to).await.mode & 0o777, 0o600);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

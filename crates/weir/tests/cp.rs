@@ -199,6 +199,26 @@ fn copies_go_into_directories_or_to_new_names() {
     assert!(cp(&["a", "lb"]).status.success());
     assert_eq!(fs::read(at("b")).unwrap(), b"1");
     assert!(at("lb").is_symlink());
+    // The same in a directory, with one source or several.
+    fs::write(at("b"), "2").unwrap();
+    symlink("../b", at("d/linked")).unwrap();
+    symlink("nowhere", at("d/dangling")).unwrap();
+    fs::write(at("linked"), "through").unwrap();
+    fs::write(at("dangling"), "replaced").unwrap();
+    fs::hard_link(at("b"), at("other")).unwrap();
+    assert!(cp(&["--in-place", "linked", "d"]).status.success());
+    assert_eq!(fs::read(at("other")).unwrap(), b"through");
+    fs::write(at("linked"), "anew").unwrap();
+    assert!(cp(&["linked", "dangling", "d"]).status.success());
+    assert_eq!(fs::read(at("b")).unwrap(), b"anew");
+    assert!(at("d/linked").is_symlink() && at("d/dangling").is_file());
+    assert!(!at("d/dangling").is_symlink());
+    // Where links are copied as such, they are replaced as such.
+    assert!(cp(&["-r", "linked", "d"]).status.success());
+    assert!(!at("d/linked").is_symlink());
+    for name in ["linked", "dangling", "d/linked", "d/dangling", "other"] {
+        fs::remove_file(at(name)).unwrap();
+    }
 
     for (args, says) in [
         (&["a", "b", "nowhere"][..], "it is not a directory, and there are several sources"),

@@ -371,6 +371,35 @@ fn in_place_overwrites_the_existing_file() {
     assert!(same(&from, &dir.path().join("other")));
 }
 
+/// Its two names would get a mixture of both.
+#[test]
+fn in_place_a_file_gets_the_data_of_one_source_only() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    fs::create_dir(&to).unwrap();
+    let cp = || {
+        let ends = [from.join("."), to.clone()];
+        weir(["cp", "-r", "--in-place"]).args(ends).output().unwrap()
+    };
+    fs::write(to.join("a"), "old").unwrap();
+    fs::hard_link(to.join("a"), to.join("b")).unwrap();
+    fs::write(from.join("a"), vec![1; 8 * MIB as usize]).unwrap();
+    fs::write(from.join("b"), vec![2; 8 * MIB as usize]).unwrap();
+    let output = cp();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("it is a hard link to a file that gets"), "{}", text(&output));
+    let is_whole = |name: &str| same(&from.join(name), &to.join("a"));
+    assert!(is_whole("a") || is_whole("b"));
+    // Two names of one source.
+    fs::remove_file(from.join("b")).unwrap();
+    fs::hard_link(from.join("a"), from.join("b")).unwrap();
+    let output = cp();
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(is_whole("a"));
+    assert_eq!(to.join("a").metadata().unwrap().ino(), to.join("b").metadata().unwrap().ino());
+}
+
 #[test]
 fn an_unwritable_standard_error_does_not_stop_a_copy() {
     let dir = scratch();

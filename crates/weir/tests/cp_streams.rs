@@ -45,6 +45,38 @@ fn zeros_of_standard_input_become_holes() {
 }
 
 #[test]
+fn in_place_standard_input_goes_to_the_existing_file() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let source = dir.path().join("source");
+    sparse(&source, 5 * MIB, [(MIB, MIB)]);
+    let server = Server::start(&export, &["--squash", "none"]);
+    let (copy, other) = (export.join("copy"), export.join("other"));
+    let local = copy.to_str().unwrap().to_owned();
+    let cp = |from: &Path, to: &str| {
+        let mut command = weir(["cp", "--in-place", "-", to]);
+        command.stdin(File::open(from).unwrap()).output().unwrap()
+    };
+    for to in [&local, &server.url("copy", "vers=3"), &server.url("copy", "vers=4.2")] {
+        fs::write(&copy, "old").unwrap();
+        fs::hard_link(&copy, &other).unwrap();
+        let output = cp(&source, to);
+        assert!(output.status.success(), "{}", text(&output));
+        assert!(common::same(&source, &other), "{to}");
+        assert!(blocks(&other) * 512 <= MIB + 8 * 4096, "{to}: {}", blocks(&other));
+        fs::remove_file(&other).unwrap();
+        let output = cp(&copy, to);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+        assert!(text(&output).contains("they are the same file"), "{}", text(&output));
+        assert!(common::same(&source, &copy), "{to}");
+    }
+    fs::remove_file(&copy).unwrap();
+    assert!(cp(&source, &local).status.success());
+    assert!(common::same(&source, &copy), "a file that does not exist is made");
+}
+
+#[test]
 fn standard_output_gets_the_bytes() {
     let dir = scratch();
     let export = dir.path().join("export");

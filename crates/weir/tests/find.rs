@@ -61,6 +61,40 @@ fn files_by_name_type_size_and_time() {
     }
 }
 
+/// find(1) compares exact times.
+#[test]
+fn minutes_are_those_of_find() {
+    let dir = scratch();
+    for (name, age) in [("30", 30), ("4:30", 270), ("5:30", 330)] {
+        let file = fs::File::create(dir.path().join(name)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+    }
+    let lines = |output: std::process::Output| {
+        assert!(output.status.success(), "{}", text(&output));
+        let mut lines: Vec<_> = text(&output).lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    for (minutes, found) in [
+        ("5", &["./4:30"][..]),
+        ("+5", &["./5:30"]),
+        ("-5", &["./30", "./4:30"]),
+        ("+4", &["./4:30", "./5:30"]),
+        ("-6", &["./30", "./4:30", "./5:30"]),
+        ("1", &["./30"]),
+        ("0", &[]),
+    ] {
+        let args = [".", "-type", "f", "-mmin", minutes];
+        let ours = weir(["find"].iter().chain(&args)).current_dir(dir.path()).output().unwrap();
+        assert_eq!(lines(ours), found, "{minutes}");
+        let theirs = std::process::Command::new("find").args(args).current_dir(dir.path()).output();
+        // Where there is one.
+        if let Ok(theirs) = theirs {
+            assert_eq!(lines(theirs), found, "{minutes}");
+        }
+    }
+}
+
 #[test]
 fn names_come_as_they_are_and_failures_are_not_silent() {
     let dir = scratch();

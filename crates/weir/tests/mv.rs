@@ -2,9 +2,13 @@
 
 mod common;
 
-use common::{Server, fail, json, run, scratch};
+use common::{Server, fail, json, run, scratch, weir, within};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
 
 #[test]
 fn to_a_name_and_into_a_directory() {
@@ -53,6 +57,29 @@ fn at_a_server_a_link_to_a_directory_is_that_directory() {
         assert_eq!(fs::read(export.join("dangling")).unwrap(), b"y");
         fs::remove_file(export.join("dangling")).unwrap();
         symlink("nowhere/either", export.join("dangling")).unwrap();
+        // With a slash, a source is the directory, too, but not a name of it.
+        let out = dir.path().join(format!("out{round}"));
+        fs::create_dir(&out).unwrap();
+        run(["cp", "-r", &url("link/"), out.to_str().unwrap()]);
+        assert!(!out.join("link").is_symlink() && out.join("link").join(&name).exists());
+        let measured = json(["du", "--json", &url("link/")]);
+        assert_ne!(measured[0]["files"], 0, "{measured}");
+        assert_eq!(measured[0]["directories"], 1, "{measured}");
+        assert!(run(["find", &url("link/"), "--name", &name]).contains(&name));
+        assert!(run(["ls", "-l", &url("link/")]).contains(&name));
+        let file = format!("link/{name}/");
+        for command in [
+            &["mv", &url("link/"), &url("moved")][..],
+            &["mv", &url("link/"), out.join("moved").to_str().unwrap()],
+            &["mv", "-T", &url("d"), &url("link/")],
+            &["rm", "-r", &url("link/")],
+            &["cp", &url(&file), out.to_str().unwrap()],
+            &["du", &url(&file)],
+        ] {
+            let says = fail(1, command);
+            assert!(says.contains("not a directory"), "{command:?}: {says}");
+            assert!(export.join("link").is_symlink() && export.join("d").join(&name).exists());
+        }
     }
 }
 
@@ -130,6 +157,33 @@ fn to_another_file_system_and_nothing_is_lost() {
         fs::remove_dir_all(&here).unwrap();
         fs::create_dir(&here).unwrap();
     }
+}
+
+#[test]
+fn an_interrupted_move_of_several_touches_no_further_source() {
+    const FILES: usize = 1000;
+    let dir = scratch();
+    let (export, here) = (dir.path().join("export"), dir.path().join("here"));
+    fs::create_dir(&here).unwrap();
+    for tree in ["a", "b"] {
+        fs::create_dir_all(export.join(tree)).unwrap();
+        (0..FILES).for_each(|n| fs::write(export.join(tree).join(n.to_string()), "x").unwrap());
+    }
+    let count = |path: PathBuf| fs::read_dir(path).map_or(0, Iterator::count);
+    let server = Server::start(&export, &["--squash", "none"]);
+    let [a, b] = ["a", "b"].map(|tree| server.url(tree, "vers=4.2"));
+    let mut child =
+        weir(["mv", &a, &b, here.to_str().unwrap()]).stderr(Stdio::piped()).spawn().unwrap();
+    // The first one is being removed.
+    within(Duration::from_secs(120), || (count(export.join("a")) < FILES).then_some(()));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    let says = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+    assert_eq!(status.code(), Some(130), "{says}");
+    assert!(says.contains("interrupted"), "{says}");
+    assert!(says.contains("is complete; not all of") || !export.join("a").exists(), "{says}");
+    assert_eq!(count(here.join("a")), FILES);
+    assert_eq!((count(export.join("b")), count(here.clone())), (FILES, 1), "{says}");
 }
 
 #[test]

@@ -118,8 +118,7 @@ async fn work(settings: &Settings) -> Result<Vec<String>> {
         let options =
             Options { recursive: true, preserve: true, resume_bytes, ..Options::default() };
         let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), ()));
-        let fs = to.fs.clone();
-        copier.copy(vec![(from, to)], &fs).await;
+        copier.copy(vec![(from, to)]).await;
         failures = copier.summary(std::time::Duration::ZERO, 0).failures;
     }
     mounts.flush_and_unmount().await?;

@@ -225,6 +225,7 @@ impl Run<'_> {
         let relay = relays.nfs.address;
         (url.host, url.port) = (relay.ip().to_string(), Some(relay.port()));
         url.path.push(format!("weir-bench-{}", std::process::id()).into_bytes());
+        url.ends_in_slash = false;
         let query = url.query.split('&').filter(|part| !part.starts_with(MOUNT_PORT));
         let mut query: Vec<_> = query.filter(|part| !part.is_empty()).map(str::to_owned).collect();
         query.push(format!("vers={version}"));

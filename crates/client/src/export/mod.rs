@@ -96,7 +96,7 @@ impl Export {
     }
 
     fn of(nfs: Arc<NfsFs>, url: &NfsUrl) -> Self {
-        let shown = NfsUrl { query: String::new(), ..url.clone() };
+        let shown = NfsUrl { query: String::new(), ends_in_slash: false, ..url.clone() };
         Self { nfs, shown: shown.to_string().into(), limit: None }
     }
 

@@ -13,6 +13,8 @@ pub struct NfsUrl {
     pub port: Option<u16>,
     /// Components of the path, from the server's root.
     pub path: Vec<Vec<u8>>,
+    /// A slash follows the last component: it is a directory, or a symbolic link to one.
+    pub ends_in_slash: bool,
     /// The query as given, for [`MountOptions::apply`].
     pub query: String,
 }
@@ -31,7 +33,7 @@ impl NfsUrl {
 
     /// The parent directory and the last component, unless this is the server's root.
     pub fn split_last(&self) -> Option<(Self, Vec<u8>)> {
-        let mut parent = self.clone();
+        let mut parent = Self { ends_in_slash: false, ..self.clone() };
         let name = parent.path.pop()?;
         Some((parent, name))
     }
@@ -84,7 +86,17 @@ impl FromStr for NfsUrl {
             }
             components.push(name);
         }
-        Ok(Self { host: host.to_owned(), port, path: components, query: query.to_owned() })
+        // As for path_resolution(7), `dir/.` is a directory, too.
+        let is_nothing = |last: &str| matches!(last, "" | ".");
+        let ends_in_slash =
+            !components.is_empty() && path.rsplit('/').next().is_some_and(is_nothing);
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+            path: components,
+            ends_in_slash,
+            query: query.to_owned(),
+        })
     }
 }
 
@@ -106,7 +118,13 @@ fn suggestion(text: &str) -> Option<NfsUrl> {
     }
     let parts = path.split('/').filter(|part| !part.is_empty() && *part != ".");
     let path = parts.map(|part| part.as_bytes().to_vec()).collect();
-    Some(NfsUrl { host: host.to_owned(), port: None, path, query: String::new() })
+    Some(NfsUrl {
+        host: host.to_owned(),
+        port: None,
+        path,
+        ends_in_slash: false,
+        query: String::new(),
+    })
 }
 
 impl fmt::Display for NfsUrl {
@@ -130,6 +148,9 @@ impl fmt::Display for NfsUrl {
                     _ => write!(f, "{}", char::from(byte))?,
                 }
             }
+        }
+        if self.ends_in_slash && !self.path.is_empty() {
+            f.write_str("/")?;
         }
         match self.query.as_str() {
             "" => Ok(()),
@@ -165,12 +186,17 @@ mod tests {
             "nfs://host:2049/a/b%20c?vers=4.2&noreadplus",
             "nfs://[::1]:3049/x",
             "nfs://192.0.2.1/%FF",
+            "nfs://host/link/",
+            "nfs://host/link/?vers=3",
         ] {
             let url: NfsUrl = text.parse().unwrap();
             assert_eq!(url.to_string(), text);
         }
         let url: NfsUrl = "nfs://h:99/a//b?port=7".parse().unwrap();
         assert_eq!(url.path, [b"a".to_vec(), b"b".to_vec()]);
+        assert!(!url.ends_in_slash);
+        let dot: NfsUrl = "nfs://h/a/b/.".parse().unwrap();
+        assert!(dot.ends_in_slash && !dot.split_last().unwrap().0.ends_in_slash);
         assert_eq!(url.options(&MountOptions::default()).unwrap().port, Some(7));
     }
 

@@ -76,7 +76,8 @@ fn unnamed(root: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
 ///
 /// On XFS and others, statfs(2) derives its number from the device's, which may change. Then the
 /// number is derived from the file system's UUID, or, if the kernel does not report one, from the
-/// root directory's inode and creation time (`root`).
+/// root directory's inode and creation time (`root`). FUSE and the kernel's NFS client have no number at all: then it
+/// is derived from the device's, which belongs to no other file system while this one is mounted.
 pub(super) fn fsid(dir: BorrowedFd<'_>, root: FileId, device: (u32, u32)) -> std::io::Result<u64> {
     let told = rustix::fs::fstatvfs(dir)?.f_fsid;
     Ok(lasting_fsid(told, root, device, || {
@@ -93,6 +94,10 @@ fn lasting_fsid(
     device: (u32, u32),
     uuid: impl FnOnce() -> Option<[u8; 16]>,
 ) -> u64 {
+    if told == 0 {
+        let (major, minor) = device;
+        return stable_hash(&[major.to_le_bytes(), minor.to_le_bytes()].concat());
+    }
     if told != of_device(device) {
         return told;
     }
@@ -274,6 +279,10 @@ mod tests {
         let root = FileId { ino: 128, generation: 77 };
         let fsid = |told, device, uuid| lasting_fsid(told, root, device, || uuid);
         assert_eq!(fsid(12345, (8, 1), Some([1; 16])), 12345, "one that lasts stays");
+        let by_device = fsid(0, (0, 60), None);
+        assert_eq!(fsid(0, (0, 60), Some([1; 16])), by_device);
+        assert_ne!(by_device, fsid(0, (0, 61), None), "two of FUSE");
+        assert_ne!(by_device, 0);
         // XFS: `huge_encode_dev` of 259:300 is 0x11032c.
         for (told, device) in [(0x801, (8, 1)), (0x0011_032c, (259, 300))] {
             assert_eq!(of_device(device), told);

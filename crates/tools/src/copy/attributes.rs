@@ -12,10 +12,15 @@ use super::copier::{Copier, Lost};
 use super::mend;
 use crate::mounts::Place;
 use std::time::{Duration, SystemTime};
-use weir_vfs::{AclKind, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime, XattrMode};
+use weir_vfs::{
+    Acl, AclKind, AclWho, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime, XattrMode,
+};
 
 /// The coarsest time stamps of any file system that stores all times (FAT).
 const COARSEST: Duration = Duration::from_secs(2);
+/// The group's bits of a mode. Those of a file with a list are the upper bound of the rights of named users as
+/// well; the group itself may have had none.
+const OF_GROUP: u32 = 0o070;
 /// Gives rights to the user that runs the program.
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 /// Signs an inode together with its number (Linux: EVM), so it is wrong for every copy.
@@ -112,9 +117,7 @@ async fn like_replaced(
         true => mode,
         false => {
             copier.lost(Lost::Acls, to);
-            // The group's bits of a file with a list are the upper bound of the rights of named users
-            // as well; the group itself may have had none.
-            mode & !0o070
+            mode & !OF_GROUP
         }
     })
 }
@@ -202,9 +205,9 @@ pub(crate) async fn set_from(
     // While its owner may still write to it, which user attributes require.
     copy_xattrs(copier, like, to, id, &users).await;
     let owned = own(to, now, like.attr).await?.reported(copier, to);
-    copy_acls(copier, like, to, id).await?;
+    let denied = copy_acls(copier, like, to, id).await?;
     copy_system_xattrs(copier, like, to, id, (owned, systems)).await?;
-    let mode = owned.mode(like.attr);
+    let mode = owned.mode(like.attr) & !denied;
     let set = SetAttr {
         mode: Some(mode),
         atime: Some(SetTime::To(like.attr.atime)),
@@ -433,32 +436,51 @@ pub(super) async fn copy_xattrs(
     }
 }
 
-/// Copies access control lists; if the source has none, removes inherited ones.
+/// Copies access control lists; if the source has none, removes inherited ones. Returns the bits that the mode of
+/// the copy must not have: without its list, they would give the group rights that it does not have at the source.
 pub(super) async fn copy_acls(
     copier: &Copier,
     like: Like<'_>,
     to: &Place,
     id: FileId,
-) -> weir_vfs::Result<()> {
+) -> weir_vfs::Result<u32> {
+    let mut denied = 0;
     let default = (like.attr.kind == FileKind::Directory).then_some(AclKind::Default);
     for kind in [AclKind::Access].into_iter().chain(default) {
         let list = match like.place.fs.get_acl(like.attr.id.acl(kind)).await {
             Ok(list) => list,
             // The store does not support lists: the mode is all there is.
-            Err(Error::NotSupported) => return Ok(()),
+            Err(Error::NotSupported) => return Ok(denied),
             Err(_) => {
                 copier.lost(Lost::Acls, to);
+                if kind == AclKind::Access {
+                    denied = OF_GROUP;
+                }
                 continue;
             }
         };
-        if list.is_none() && !matches!(to.fs.get_acl(id.acl(kind)).await, Ok(Some(_))) {
+        let has_list = async || matches!(to.fs.get_acl(id.acl(kind)).await, Ok(Some(_)));
+        if list.is_none() && !has_list().await {
             continue;
         }
         if to.fs.set_acl(&Caller::Own, id.acl(kind), list.as_ref()).await.is_err() {
             copier.lost(Lost::Acls, to);
+            if kind == AclKind::Access {
+                denied = match list {
+                    Some(list) if !has_list().await => OF_GROUP & !group_bits(&list),
+                    // The users of an inherited list would have these rights.
+                    _ => OF_GROUP,
+                };
+            }
         }
     }
-    Ok(())
+    Ok(denied)
+}
+
+/// The rights that a list gives the owning group, as bits of a mode.
+fn group_bits(list: &Acl) -> u32 {
+    let rights = list.get(AclWho::Group).unwrap_or(0) & list.get(AclWho::Mask).unwrap_or(7);
+    u32::from(rights) << 3
 }
 
 fn apart(a: SystemTime, b: SystemTime) -> Duration {

@@ -6,12 +6,14 @@ use super::options::{Options, Overwrite};
 use super::progress::Progress;
 use super::rate::Rate;
 use super::summary::{FileStats, Summary};
+use super::temporary::take_back;
 use crate::failure::Failure;
 use crate::mounts::Place;
 use crate::text::shown;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
@@ -90,6 +92,9 @@ pub(crate) struct Left {
     pub(crate) shown: String,
     /// Whether a later run may continue it.
     pub(crate) is_kept: bool,
+    /// A file to continue that may have its final mode and owner already: its identity, and the user who
+    /// began it.
+    pub(crate) begun: Option<(FileId, u32)>,
 }
 
 impl Left {
@@ -100,8 +105,24 @@ impl Left {
             Some((above, _)) => format!("{above}/{text}"),
             None => text.into_owned(),
         };
-        Self { fs: place.fs.clone(), dir: place.dir, name: name.to_vec(), shown, is_kept }
+        Self {
+            fs: place.fs.clone(),
+            dir: place.dir,
+            name: name.to_vec(),
+            shown,
+            is_kept,
+            begun: None,
+        }
     }
+}
+
+/// The source of a file that is overwritten in place.
+pub(crate) struct Overwritten {
+    pub(crate) source: (u64, FileId),
+    /// What the user calls the source.
+    pub(crate) shown: String,
+    /// Held while the file is written.
+    pub(crate) turn: tokio::sync::Mutex<()>,
 }
 
 /// One run of a copy.
@@ -119,10 +140,13 @@ pub struct Copier {
     pub(crate) next_temporary: AtomicU64,
     /// Files that are being overwritten in place, as the user named them.
     pub(crate) in_place: Mutex<BTreeSet<String>>,
+    /// Files that this run overwrites or has overwritten in place.
+    pub(crate) overwritten: Mutex<HashMap<(u64, FileId), Arc<Overwritten>>>,
     /// Number of files that lost an attribute, and the first of them.
     pub(crate) lost: Mutex<BTreeMap<Lost, (u64, String)>>,
-    /// Directories of the destination whose names changed, to be synced at the end.
-    pub(crate) changed: Mutex<HashSet<FileId>>,
+    /// Directories of the destination whose names changed, to be synced at the end, by the addresses of
+    /// their stores.
+    pub(crate) changed: Mutex<HashMap<(usize, FileId), CachedFs>>,
     pub(crate) interrupted: watch::Sender<bool>,
     pub(crate) told: AtomicBool,
     pub(crate) stats: Mutex<Vec<FileStats>>,
@@ -147,6 +171,7 @@ impl Copier {
             lost: Mutex::default(),
             next_temporary: AtomicU64::new(0),
             in_place: Mutex::default(),
+            overwritten: Mutex::default(),
             changed: Mutex::default(),
             interrupted: watch::Sender::new(false),
             told: AtomicBool::new(false),
@@ -169,6 +194,13 @@ impl Copier {
     /// The name with this number, unique to this run.
     pub(crate) fn temporary_name(&self, number: u64) -> Vec<u8> {
         format!(".weir-{:016x}-{number}.part", self.run).into_bytes()
+    }
+
+    /// Notes that names in a directory of the destination changed.
+    pub(crate) fn note_changed(&self, fs: &CachedFs, dir: FileId) {
+        // The store is not freed as long as the entry exists.
+        let address = Arc::as_ptr(fs.store()).addr();
+        self.changed.lock().entry((address, dir)).or_insert_with(|| fs.clone());
     }
 
     /// Waits for [`interrupt`](Self::interrupt).
@@ -246,11 +278,22 @@ impl Copier {
     pub(crate) async fn clean_up(&self) {
         let unkept = |left: &HashMap<u64, Left>| {
             let first = left.iter().find(|(_, left)| !left.is_kept);
-            first.map(|(&number, left)| (number, left.fs.clone(), left.dir, left.name.clone()))
+            first.map(|(&number, left)| {
+                (number, left.fs.clone(), left.dir, left.name.clone(), left.begun)
+            })
         };
         // A file stays on the list during its removal, for an immediate end of the program.
         loop {
-            let Some((number, fs, dir, name)) = unkept(&self.temporary.lock()) else { return };
+            let next = unkept(&self.temporary.lock());
+            let Some((number, fs, dir, name, begun)) = next else { return };
+            if let Some(begun) = begun
+                && take_back(&fs, dir.entry(&name), begun).await
+            {
+                if let Some(left) = self.temporary.lock().get_mut(&number) {
+                    left.is_kept = true;
+                }
+                continue;
+            }
             let removed = match fs.unlink(&Caller::Own, dir.entry(&name)).await {
                 // Many stores check the permission before they look for the name.
                 Err(error @ (Error::AccessDenied | Error::NotPermitted | Error::ReadOnly)) => {

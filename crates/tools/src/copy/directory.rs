@@ -97,7 +97,7 @@ pub(super) async fn open(
             let made = || to.fs.mkdir(&Caller::Own, to.dir.entry(name).with(&set));
             match to.with_directory(made).await {
                 Ok(made) => {
-                    copier.changed.lock().insert(to.dir);
+                    copier.note_changed(&to.fs, to.dir);
                     add(&copier.tally.directories, 1);
                     copier.progress.made(&from.shown, &to.shown);
                     (made, true)
@@ -185,7 +185,7 @@ async fn is_one_directory(
 ) -> bool {
     const LOOKS: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(20);
-    if into.fsid == attr.fsid {
+    if source::is_one_file_system(into, attr) {
         return true;
     }
     for _ in 0..LOOKS {

@@ -3,14 +3,17 @@
 //! 1. Only data from a source that did not change meanwhile is published.
 //! 2. A file is overwritten in place only on request, and only after a check that it is not the
 //!    source.
+//! 3. Two sources are not written in place to one file, whatever its names: the second one fails.
 
 use super::attributes::{self, Like};
-use super::copier::{Copier, add};
+use super::copier::{Copier, Overwritten, add};
 use super::temporary::{Refused, Temporary};
 use super::{data, mirror, small, source, update};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::text::kind_name;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use weir_pagecache::File;
 use weir_stores::local::stream::stream_of;
 use weir_vfs::{
@@ -104,7 +107,8 @@ impl Source<'_> {
     }
 }
 
-/// Writes a stream to `to`, which is replaced when all of it is there. `from_shown` names it in messages.
+/// Writes a stream to `to`, which is replaced when all of it is there, or overwritten if the options ask for that.
+/// `from_shown` names the stream in messages.
 pub(crate) async fn copy_stream(
     copier: &Copier,
     (from_shown, stream): (&str, std::fs::File),
@@ -112,6 +116,12 @@ pub(crate) async fn copy_stream(
 ) -> Result<()> {
     refuse_special(to)?;
     let write = || format!("write {}", to.shown);
+    if let Some(there) = &to.attr
+        && copier.options.in_place
+        && there.kind == FileKind::Regular
+    {
+        return stream_in_place(copier, (from_shown, stream), to, there.id).await;
+    }
     let name = to.name.as_deref().ok_or(Error::IsDirectory).asked(write)?;
     let temporary = match Temporary::once(copier, to).await {
         Ok(temporary) => temporary,
@@ -130,7 +140,7 @@ pub(crate) async fn copy_stream(
     match done.await {
         Ok(()) => {
             temporary.forget();
-            copier.changed.lock().insert(to.dir);
+            copier.note_changed(&to.fs, to.dir);
             add(&copier.tally.files, 1);
             copier.progress.made(from_shown, &to.shown);
             Ok(())
@@ -140,6 +150,44 @@ pub(crate) async fn copy_stream(
             Err(failure)
         }
     }
+}
+
+/// Overwrites the file `id` with a stream.
+async fn stream_in_place(
+    copier: &Copier,
+    (from_shown, stream): (&str, std::fs::File),
+    to: &Place,
+    id: FileId,
+) -> Result<()> {
+    let write = || format!("write {}", to.shown);
+    let file = to.fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.asked(write)?;
+    let there = file.getattr().await.asked(write)?;
+    let from = stream.metadata().asked(|| format!("read {from_shown}"))?;
+    let is_alike = (from.ino(), from.len()) == (there.id.ino, there.size);
+    if from.is_file() && is_alike && from.modified().is_ok_and(|time| time == there.mtime) {
+        let asked = format!("copy {from_shown} to {}", to.shown);
+        return Err(Failure::new(asked, "they are the same file"));
+    }
+    copier.in_place.lock().insert(to.shown.clone());
+    let done = async {
+        file.truncate_async(0).await.asked(write)?;
+        let target = data::Target { file: &file, shown: &to.shown };
+        let size = data::copy_stream(copier, from_shown, target, stream).await?;
+        add(&copier.tally.size_bytes, size);
+        file.sync_async(false).await.asked(write)
+    };
+    let done = done.await;
+    // If interrupted before this, the file stays on the list.
+    copier.in_place.lock().remove(&to.shown);
+    done.map_err(|failure| failure.advice(incomplete(to)))?;
+    add(&copier.tally.files, 1);
+    copier.progress.made(from_shown, &to.shown);
+    Ok(())
+}
+
+/// What a failed copy in place leaves.
+fn incomplete(to: &Place) -> String {
+    format!("{} was written in place and is incomplete now", to.shown)
 }
 
 /// Copies a file as [`copy`] does, again if a store has evicted the file or a directory meanwhile.
@@ -189,7 +237,7 @@ async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<Fil
     // The request that writes a small file whole replaces what has appeared under its name.
     let may_replace = copier.options.publishes() == RenameFlags::Replace;
     if may_replace && let Some(id) = small::write(copier, source, to, name).await.asked(write)? {
-        copier.changed.lock().insert(to.dir);
+        copier.note_changed(&to.fs, to.dir);
         add(&copier.tally.files, 1);
         return Ok(id);
     }
@@ -201,6 +249,7 @@ async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<Fil
         let id = temporary.id();
         let file = to.fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.asked(write)?;
         fill(copier, source, to, &file, Some(&temporary)).await?;
+        temporary.complete(&file).await.asked(write)?;
         attributes::set_of_file(copier, source.like(), to, id).await.asked(write)?;
         file.sync_async(false).await.asked(write)?;
         source.unchanged().await?;
@@ -218,7 +267,7 @@ async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<Fil
     match done.await {
         Ok(id) => {
             temporary.forget();
-            copier.changed.lock().insert(to.dir);
+            copier.note_changed(&to.fs, to.dir);
             add(&copier.tally.files, 1);
             Ok(id)
         }
@@ -284,6 +333,9 @@ fn same_file(source: &Source<'_>, to: &Place) -> Failure {
 async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) -> Result<FileId> {
     let write = || format!("write {}", to.shown);
     let file = to.fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.asked(write)?;
+    let overwritten = overwritten(copier, source, to, &file, id).await?;
+    // Another name of the source, copied to another name of the file, writes the same data.
+    let _turn = overwritten.turn.lock().await;
     refuse_source(source, to, &file, id).await?;
     copier.in_place.lock().insert(to.shown.clone());
     let done = async {
@@ -306,11 +358,35 @@ async fn in_place(copier: &Copier, source: &Source<'_>, to: &Place, id: FileId) 
             add(&copier.tally.files, 1);
             Ok(id)
         }
-        Err(failure) => {
-            let incomplete = format!("{} was written in place and is incomplete now", to.shown);
-            Err(failure.advice(incomplete))
-        }
+        Err(failure) => Err(failure.advice(incomplete(to))),
     }
+}
+
+/// Notes that the open file `id` is overwritten; fails if this run overwrites it with another source: its names
+/// are one file, which can have the data of one source only.
+async fn overwritten(
+    copier: &Copier,
+    source: &Source<'_>,
+    to: &Place,
+    file: &File,
+    id: FileId,
+) -> Result<Arc<Overwritten>> {
+    let write = || format!("write {}", to.shown);
+    let there = file.getattr().await.asked(write)?;
+    let overwritten = Overwritten {
+        source: (source.attr.fsid, source.attr.id),
+        shown: source.place.shown.clone(),
+        turn: tokio::sync::Mutex::default(),
+    };
+    let from = overwritten.source;
+    let mut known = copier.overwritten.lock();
+    let noted = known.entry((there.fsid, id)).or_insert_with(|| Arc::new(overwritten));
+    if noted.source == from {
+        return Ok(Arc::clone(noted));
+    }
+    let failed = format!("it is a hard link to a file that gets the data of {}", noted.shown);
+    let failure = Failure::new(format!("write {} in place", to.shown), failed);
+    Err(failure.advice("leave out --in-place, which replaces each name by a file of its own"))
 }
 
 /// Fails if the open file `id` is the source, under any path or server.

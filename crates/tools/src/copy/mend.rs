@@ -34,13 +34,14 @@ pub(crate) async fn mend(
     let (users, systems): (Vec<_>, Vec<_>) =
         xattrs.to_set.into_iter().partition(|name| name.starts_with(b"user."));
     attributes::copy_xattrs(copier, like, to, there.id, &users).await;
-    if is_listed {
-        attributes::copy_acls(copier, like, to, there.id).await?;
-    }
+    let denied = match is_listed {
+        true => attributes::copy_acls(copier, like, to, there.id).await?,
+        false => 0,
+    };
     attributes::copy_system_xattrs(copier, like, to, there.id, (owned, systems)).await?;
     if is_listed || differs && there.kind != FileKind::Symlink {
         // Both change it.
-        let mode = owned.mode(like.attr);
+        let mode = owned.mode(like.attr) & !denied;
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
         let got = to.fs.setattr(&Caller::Own, there.id, &set).await?;
         attributes::report_mode(copier, &got, mode, to);

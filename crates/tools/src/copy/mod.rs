@@ -12,7 +12,6 @@ use crate::failure::Asked;
 use crate::mounts::{Mounts, Place};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use weir_pagecache::CachedFs;
 
 mod attributes;
 mod copier;
@@ -50,29 +49,24 @@ pub use summary::{FileStats, Summary};
 
 impl Copier {
     /// Copies each first place, with everything below it, to the second place, and makes the copy
-    /// durable. All destinations are in the one store `to`.
-    pub async fn copy(self: &Arc<Self>, pairs: Vec<(Place, Place)>, to: &CachedFs) {
+    /// durable.
+    pub async fn copy(self: &Arc<Self>, pairs: Vec<(Place, Place)>) {
         tree::copy(self, pairs, None).await;
-        self.end(to).await;
+        self.end().await;
     }
 
     /// The same. `mounts`, where the places come from, finds what is not in their stores: the targets of
     /// symbolic links ([`Options::dereference`]), and file systems that are mounted in the trees.
-    pub async fn copy_beyond(
-        self: &Arc<Self>,
-        pairs: Vec<(Place, Place)>,
-        to: &CachedFs,
-        mounts: &mut Mounts,
-    ) {
+    pub async fn copy_beyond(self: &Arc<Self>, pairs: Vec<(Place, Place)>, mounts: &mut Mounts) {
         tree::copy(self, pairs, Some(mounts)).await;
-        self.end(to).await;
+        self.end().await;
     }
 
     /// Copies a tree again, whose files are up to date except for a few.
     pub(crate) async fn copy_again(self: &Arc<Self>, from: Place, to: Place) {
-        let (store, count) = (to.fs.clone(), &self.tally.up_to_date);
+        let count = &self.tally.up_to_date;
         let before = count.load(Ordering::Relaxed);
-        self.copy(vec![(from, to)], &store).await;
+        self.copy(vec![(from, to)]).await;
         count.store(before, Ordering::Relaxed);
     }
 
@@ -99,7 +93,7 @@ impl Copier {
         if let Err(failure) = done {
             self.fail(failure);
         }
-        self.end(&to.fs).await;
+        self.end().await;
     }
 
     /// Whether a file or device that exists is not to be replaced by a stream. A stream is newer than any
@@ -110,14 +104,14 @@ impl Copier {
     }
 
     /// Removes the temporary files that are left, and makes the names durable unless the copy was interrupted.
-    async fn end(&self, to: &CachedFs) {
+    async fn end(&self) {
         self.clean_up().await;
         if self.is_interrupted() {
             return;
         }
         let changed = std::mem::take(&mut *self.changed.lock());
-        for dir in changed {
-            if let Err(failure) = to.sync_node(dir).await.asked(|| "sync a directory".into()) {
+        for ((_, dir), fs) in changed {
+            if let Err(failure) = fs.sync_node(dir).await.asked(|| "sync a directory".into()) {
                 self.fail(failure);
             }
         }

@@ -19,7 +19,7 @@ pub(crate) async fn symlink(copier: &Copier, from: &Place, attr: &Attr, to: &Pla
         to.fs.symlink(&Caller::Own, to.dir.entry(&name).with(set), target).await
     };
     let made = put(copier, to, make).await.asked(write)?;
-    copier.changed.lock().insert(to.dir);
+    copier.note_changed(&to.fs, to.dir);
     if copier.options.preserve {
         attributes::set_of_link(copier, Like::new(from, attr), to, &made).await.asked(write)?;
     }
@@ -36,7 +36,7 @@ pub(crate) async fn special(copier: &Copier, from: &Place, attr: &Attr, to: &Pla
         to.fs.mknod(&Caller::Own, to.dir.entry(&name).with(set), node).await
     };
     let made = put(copier, to, make).await.asked(write)?;
-    copier.changed.lock().insert(to.dir);
+    copier.note_changed(&to.fs, to.dir);
     attributes::set(copier, Like::new(from, attr), to, made.id).await.asked(write)?;
     add(&copier.tally.special_files, 1);
     Ok(())

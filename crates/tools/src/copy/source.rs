@@ -73,7 +73,13 @@ pub fn changed(shown: &str) -> Failure {
 /// or through two servers, have only its inode number, size and times in common.
 pub fn is_same(a: &Attr, b: &Attr) -> bool {
     let times = |attr: &Attr| (attr.kind, attr.size, attr.mtime, attr.ctime);
-    a.id.ino == b.id.ino && (a.fsid == b.fsid || times(a) == times(b))
+    a.id.ino == b.id.ino && (is_one_file_system(a, b) || times(a) == times(b))
+}
+
+/// Whether two files are in one file system, by its number. 0 says nothing: each server may have an export of that
+/// number (exports(5): `fsid=0`).
+pub(crate) fn is_one_file_system(a: &Attr, b: &Attr) -> bool {
+    a.fsid == b.fsid && a.fsid != 0
 }
 
 #[cfg(test)]
@@ -111,6 +117,9 @@ mod tests {
         assert!(is_same(&local, &remote), "the same through a server");
         assert!(!is_same(&local, &Attr { ctime: at(4), ..remote.clone() }), "the number alone");
         assert!(is_same(&local, &Attr { size: 8, ctime: at(4), ..local.clone() }), "one inode");
+        let zero = Attr { fsid: 0, ..local.clone() };
+        assert!(is_same(&zero, &zero.clone()), "the same");
+        assert!(!is_same(&zero, &Attr { ctime: at(4), ..zero.clone() }), "exports of two servers");
         let id = FileId { ino: 6, generation: 1 };
         assert!(!is_same(&local, &Attr { id, ..local.clone() }));
     }

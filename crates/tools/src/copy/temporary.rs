@@ -9,6 +9,8 @@
 //!    progress nor publish it.
 //! 4. A run continues only files that this user created: regular, with one name and mode 0600, and
 //!    at least as long as their name says.
+//!    It gets its final mode and owner when all of it is recorded as durable, right before it is
+//!    renamed. If the copy ends in between, these are taken back, or else the file is removed.
 //! 5. Where files cannot be locked, none is resumable.
 //! 6. What is no regular file replaces an entry in the same way ([`replace_entry`]).
 
@@ -20,9 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_base::PAGE_SIZE;
+use weir_pagecache::{CachedFs, File};
 use weir_vfs::{
-    Access, Attr, Caller, CreateMode, Error, FileId, FileKind, Lock, LockOwner, LockRange,
-    OpenFile, RenameFlags, Result, SetAttr,
+    Access, Attr, Caller, CreateMode, EntryName, Error, FileId, FileKind, Lock, LockOwner,
+    LockRange, OpenFile, RenameFlags, Result, SetAttr,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -47,6 +50,8 @@ struct Resume {
     key: Key,
     /// Bytes that existed when this copy began.
     start: u64,
+    /// This program's user at the store.
+    uid: u32,
     /// Holds the lock.
     _locked: Arc<dyn OpenFile>,
 }
@@ -167,10 +172,10 @@ impl<'a> Temporary<'a> {
         copier.temporary.lock().insert(number, Left::new(place, &fresh, false));
         let begun = Self::choose(place, key, &fresh).await;
         match begun {
-            Ok(Some((id, start, locked))) => {
+            Ok(Some((id, start, uid, locked))) => {
                 let name = key.temporary(start);
                 copier.temporary.lock().insert(number, Left::new(place, &name, start > 0));
-                let resume = Some(Resume { key, start, _locked: locked });
+                let resume = Some(Resume { key, start, uid, _locked: locked });
                 Ok(Some(Self { copier, place, id, name: Mutex::new(name), number, resume }))
             }
             other => {
@@ -185,7 +190,7 @@ impl<'a> Temporary<'a> {
         place: &Place,
         key: Key,
         fresh: &[u8],
-    ) -> Begun<Option<(FileId, u64, Arc<dyn OpenFile>)>> {
+    ) -> Begun<Option<(FileId, u64, u32, Arc<dyn OpenFile>)>> {
         let new = create(place, fresh).await?;
         let discard = async |name: &[u8]| {
             // If the removal fails, the file only takes space.
@@ -231,7 +236,7 @@ impl<'a> Temporary<'a> {
             }
         }
         let Some((id, start, theirs, name)) = best else {
-            return Ok(Some((new.id, 0, locked)));
+            return Ok(Some((new.id, 0, new.uid, locked)));
         };
         discard(fresh).await;
         let own = key.temporary(start);
@@ -244,7 +249,7 @@ impl<'a> Temporary<'a> {
                 RenameFlags::Replace,
             )
             .await?;
-        Ok(Some((id, start, theirs)))
+        Ok(Some((id, start, new.uid, theirs)))
     }
 
     /// Which file it is.
@@ -268,6 +273,20 @@ impl<'a> Temporary<'a> {
         let name = resume.key.temporary(durable);
         self.rename(&name, RenameFlags::Replace).await?;
         self.copier.temporary.lock().insert(self.number, Left::new(self.place, &name, durable > 0));
+        Ok(())
+    }
+
+    /// Makes all of `file`, which is complete, durable and records that, before the file gets its final mode and
+    /// owner: with these no run would continue it.
+    pub(crate) async fn complete(&self, file: &File) -> Result<()> {
+        let Some(resume) = &self.resume else { return Ok(()) };
+        file.sync_async(true).await?;
+        let size = file.size();
+        self.checkpoint(size - size % PAGE_SIZE as u64).await?;
+        if let Some(left) = self.copier.temporary.lock().get_mut(&self.number) {
+            left.is_kept = false;
+            left.begun = Some((self.id, resume.uid));
+        }
         Ok(())
     }
 
@@ -303,12 +322,42 @@ impl<'a> Temporary<'a> {
     /// After a failure: removes the file, unless a later run may continue it (not if `is_useless`).
     pub(crate) async fn abandon(self, is_useless: bool) {
         let name = self.name.lock().clone();
-        let begun = Key::parse(&name).is_some_and(|(_, durable)| durable > 0);
-        if is_useless || !begun {
+        let place = self.place;
+        let is_begun = Key::parse(&name).is_some_and(|(_, durable)| durable > 0);
+        let begun = self.copier.temporary.lock().get(&self.number).and_then(|left| left.begun);
+        let is_kept = !is_useless
+            && is_begun
+            && match begun {
+                Some(begun) => take_back(&place.fs, place.dir.entry(&name), begun).await,
+                None => true,
+            };
+        if !is_kept {
             // It may be gone already; the earlier failure is the one to report.
-            let _ = self.place.fs.unlink(&Caller::Own, self.place.dir.entry(&name)).await;
+            let _ = place.fs.unlink(&Caller::Own, place.dir.entry(&name)).await;
         }
         self.forget();
+    }
+}
+
+/// Gives a file to continue the mode and the owner back that it had when it was begun. Returns false if a later run
+/// would not continue it.
+pub(super) async fn take_back(
+    fs: &CachedFs,
+    entry: EntryName<'_>,
+    (id, uid): (FileId, u32),
+) -> bool {
+    let is_as_begun = |attr: &Attr| (attr.uid, attr.mode & 0o7777) == (uid, MODE);
+    match fs.lookup(&Caller::Own, entry).await {
+        // It may have got its final name, although a failure was reported.
+        Ok(now) if now.id != id => false,
+        Ok(now) if is_as_begun(&now) => true,
+        Ok(now) => {
+            let uid = (now.uid != uid).then_some(uid);
+            let set = SetAttr { mode: Some(MODE), uid, ..SetAttr::default() };
+            let set = fs.setattr(&Caller::Own, id, &set).await;
+            set.is_ok_and(|now| is_as_begun(&now))
+        }
+        Err(_) => false,
     }
 }
 

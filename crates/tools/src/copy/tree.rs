@@ -476,7 +476,7 @@ impl Walk<'_> {
         let set = || attributes::set_from(self.copier, Like::new(from, attr), to, now);
         let set = to.found_again(now.id, || from.found_again(attr.id, set)).await;
         match set.asked(|| format!("set the attributes of {}", to.shown)) {
-            Ok(()) => drop(self.copier.changed.lock().insert(now.id)),
+            Ok(()) => self.copier.note_changed(&to.fs, now.id),
             Err(failure) => self.copier.fail(failure),
         }
     }
@@ -513,7 +513,7 @@ impl Walk<'_> {
             }
             linked => linked.map(drop).asked(write)?,
         }
-        self.copier.changed.lock().insert(to.dir);
+        self.copier.note_changed(&to.fs, to.dir);
         add(&self.copier.tally.hard_links, 1);
         Ok(())
     }

@@ -563,7 +563,7 @@ impl<'a> Writer<'a> {
             (Ok(()), clone) => {
                 if let Some(temporary) = clone {
                     temporary.forget();
-                    copier.changed.lock().insert(to.dir);
+                    copier.note_changed(&to.fs, to.dir);
                 }
                 copier.in_place.lock().remove(&to.shown);
                 add(&copier.tally.size_bytes, size);

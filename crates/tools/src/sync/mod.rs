@@ -22,7 +22,7 @@ mod delete;
 /// `deletes_excluded`, the filter protects nothing.
 pub async fn sync(copier: &Arc<Copier>, from: &Place, to: &Place, deletes_excluded: bool) {
     let Some(mirror) = copier.options.mirror.clone() else { return };
-    copier.copy(vec![(from.clone(), to.clone())], &to.fs).await;
+    copier.copy(vec![(from.clone(), to.clone())]).await;
     let is_tree = from.attr.as_ref().is_some_and(|attr| attr.kind == FileKind::Directory);
     if !mirror.deletes || !is_tree || copier.is_interrupted() {
         return;

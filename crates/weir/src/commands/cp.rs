@@ -228,7 +228,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         end_by_signals(&copier);
         match (plan, stream, device) {
             (Some(plan), ..) => {
-                copier.copy_beyond(plan.pairs, &plan.into, mounts).await;
+                copier.copy_beyond(plan.pairs, mounts).await;
             }
             (None, stream, Some(path)) => {
                 let from = match &stream {

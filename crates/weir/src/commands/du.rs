@@ -130,8 +130,8 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
 /// Measures trees.
 struct Count<'a> {
     args: &'a Args,
-    /// Files with several names.
-    seen: HashSet<(u64, u64)>,
+    /// Files with several names, by their servers.
+    seen: HashSet<(Option<String>, u64, u64)>,
     /// What is shown.
     sums: Vec<Sum>,
     /// Whether all could be read.
@@ -142,6 +142,11 @@ impl Count<'_> {
     /// Measures a file or tree: a directory after what is in it.
     async fn tree(&mut self, mounts: &mut Mounts, location: &Location, place: Place, attr: Attr) {
         let (args, top_fsid) = (self.args, attr.fsid);
+        // The numbers of file systems are those of one machine.
+        let server = match location {
+            Location::Nfs(url) => Some(format!("{}:{:?}", url.host, url.port)),
+            Location::Local(_) => None,
+        };
         let mut walk = Walk::new(place, attr, args.one_file_system);
         // The directories on the way down, and their sums so far.
         let mut above: Vec<Sum> = Vec::new();
@@ -155,8 +160,9 @@ impl Count<'_> {
             if args.one_file_system && attr.fsid != top_fsid {
                 continue;
             }
-            let is_again =
-                !is_directory && attr.nlink > 1 && !self.seen.insert((attr.fsid, attr.id.ino));
+            let is_again = !is_directory
+                && attr.nlink > 1
+                && !self.seen.insert((server.clone(), attr.fsid, attr.id.ino));
             if is_again && depth > 0 {
                 continue;
             }

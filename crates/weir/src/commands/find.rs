@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::str::FromStr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::glob;
 use weir_tools::location::Location;
@@ -26,8 +26,9 @@ Examples:
   weir find . -newer .stamp -maxdepth 2
 
 All conditions have to hold. Each option may also be written with two dashes. N is a number: \
-+N is more than it, -N less. -mtime counts whole days, -mmin minutes, both before now. -size \
-rounds up to its unit: c bytes, k, M, G, T powers of 1024, and b or none blocks of 512 bytes.")]
++N is more than it, -N less. -mtime counts whole days, -mmin minutes, both before now: a file \
+of 4:30 minutes counts as one of 5, and one of 5:30 as more than 5. -size rounds up to its \
+unit: c bytes, k, M, G, T powers of 1024, and b or none blocks of 512 bytes.")]
 pub(crate) struct Args {
     /// The files and trees
     #[arg(value_name = "LOCATION", default_value = ".", value_parser = location())]
@@ -262,13 +263,13 @@ impl Search<'_> {
         let is_named_in_any_case =
             |pattern: &OsString| glob::matches(&lower(pattern.as_bytes()), &lower(name));
         let is_of_size = |test: &SizeTest| test.amount.holds(attr.size.div_ceil(test.unit));
-        let age = self.since.now.duration_since(attr.mtime).unwrap_or_default().as_secs();
+        let age = self.since.now.duration_since(attr.mtime).unwrap_or_default();
         let holds = args.name.as_ref().is_none_or(is_named)
             && args.iname.as_ref().is_none_or(is_named_in_any_case)
             && args.kind.is_none_or(|kind| attr.kind == kind)
             && args.size.as_ref().is_none_or(is_of_size)
-            && args.mtime.is_none_or(|days| days.holds(age / (24 * 60 * 60)))
-            && args.mmin.is_none_or(|minutes| minutes.holds(age / 60))
+            && args.mtime.is_none_or(|days| days.holds(age.as_secs() / (24 * 60 * 60)))
+            && args.mmin.is_none_or(|minutes| is_of_minutes(minutes, age))
             && self.since.newer.is_none_or(|time| attr.mtime > time);
         match attr.kind {
             _ if !holds || !args.empty => holds,
@@ -285,6 +286,16 @@ impl Search<'_> {
             },
             _ => false,
         }
+    }
+}
+
+/// Whether an age is of so many minutes: more than that exactly, less exactly, or in the minute that ends there.
+fn is_of_minutes(minutes: Amount, age: Duration) -> bool {
+    let exact = Duration::from_secs(minutes.number.saturating_mul(60));
+    match minutes.sign {
+        Some('+') => age > exact,
+        Some(_) => age < exact,
+        None => age <= exact && exact - age < Duration::from_secs(60),
     }
 }
 

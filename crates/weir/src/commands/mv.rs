@@ -1,12 +1,13 @@
 //! `weir mv`: renames files, and moves them between file systems and servers.
 
 use super::cp::plan::{Ends, Target, pair};
-use super::cp::signals::{end_by_signals, say_what_is_left};
+use super::cp::signals::{Ending, say_what_is_left};
 use super::{Report, with_mounts};
 use crate::arguments::{JsonArgs, MountArgs, written};
 use crate::cli::too_few;
 use crate::ended::Ended;
 use crate::output::{complain, confirm, say, umask};
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -109,8 +110,15 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             }
         }
         let mut moved = HashMap::new();
+        let ending = OnceCell::<Arc<Ending>>::new();
+        let is_asked = || ending.get().is_some_and(|ending| ending.is_asked());
         for source in ends.sources {
-            let one = One { from: &source.location, ends: &ends, args: &args, moved: &moved };
+            let from = &source.location;
+            let one = One { from, ends: &ends, args: &args, moved: &moved, ending: &ending };
+            if is_asked() {
+                report.failed(&Failure::new(one.asked(), "interrupted"));
+                break;
+            }
             match one.go(mounts, &mut report).await {
                 Ok(Moved::To(to, ino)) => {
                     moved.insert(ino, source.location.to_string());
@@ -119,13 +127,13 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
                 Ok(Moved::Not | Moved::Elsewhere) => {}
                 Ok(Moved::Interrupted) => {
                     report.failed(&Failure::new(one.asked(), "interrupted"));
-                    report.end()?;
-                    return Ok(Ended::Interrupted);
+                    break;
                 }
                 Err(failure) => report.failed(&failure),
             }
         }
-        report.end()
+        let ended = report.end()?;
+        Ok(if is_asked() { Ended::Interrupted } else { ended })
     })
 }
 
@@ -136,6 +144,8 @@ struct One<'a> {
     args: &'a Args,
     /// The sources that were moved before, by their inode numbers. All are in one directory now.
     moved: &'a HashMap<u64, String>,
+    /// Set before the first copy; without one, a signal ends the program at once.
+    ending: &'a OnceCell<Arc<Ending>>,
 }
 
 impl One<'_> {
@@ -154,6 +164,25 @@ impl One<'_> {
         match moved {
             Moved::Elsewhere => self.copy_and_remove(mounts, report).await,
             moved => Ok(moved),
+        }
+    }
+
+    /// Fails if the source has a slash behind it and is a link: as for rename(2), that is no name for the directory
+    /// that it leads to.
+    async fn refuse_link(&self, mounts: &mut Mounts) -> Result<()> {
+        let (true, Some(above), Some(name)) =
+            (self.from.ends_in_slash(), self.from.parent(), self.from.name())
+        else {
+            return Ok(());
+        };
+        let above = mounts.place(&above, Links::Follow).await?;
+        let id = above.existing("find")?.id;
+        match above.fs.lookup(&Caller::Own, id.entry(&name)).await {
+            Ok(attr) if attr.kind != FileKind::Directory => {
+                Err(Error::NotDirectory).asked(|| self.asked())
+            }
+            // The move itself finds out.
+            _ => Ok(()),
         }
     }
 
@@ -229,8 +258,10 @@ impl One<'_> {
         // One mount has to reach both ends: that of the directory above both.
         let shared = from.path.iter().zip(&to.path).take_while(|(a, b)| a == b).count();
         let shared = shared.min(from.path.len().saturating_sub(1)).min(to.path.len());
-        let root = NfsUrl { path: from.path[..shared].to_vec(), ..from.clone() };
+        let path = from.path[..shared].to_vec();
+        let root = NfsUrl { path, ends_in_slash: false, ..from.clone() };
         mounts.place(&Location::Nfs(root), Links::Follow).await?;
+        self.refuse_link(mounts).await?;
         let source = mounts.place(self.from, Links::Stay).await?;
         let attr = source.existing("move")?;
         let target = self.target(mounts, &source).await?;
@@ -263,8 +294,10 @@ impl One<'_> {
     async fn target(&self, mounts: &mut Mounts, source: &Place) -> Result<Place> {
         let asked = || self.asked();
         let Written { location, ends_in_slash } = self.ends.to;
+        // As for rename(2), a link with a slash behind it is no name for what it leads to.
+        let location = location.without_slash();
         if self.ends.target == Target::Name {
-            return mounts.place(location, Links::Stay).await;
+            return mounts.place(&location, Links::Stay).await;
         }
         match self.into(mounts).await? {
             Some(into) => {
@@ -281,7 +314,7 @@ impl One<'_> {
                 let failure = Failure::new(asked(), "there is no such directory");
                 Err(failure.advice("make it first"))
             }
-            None => mounts.place(location, Links::Stay).await,
+            None => mounts.place(&location, Links::Stay).await,
         }
     }
 
@@ -292,7 +325,7 @@ impl One<'_> {
         let led = mounts.place(location, Links::Follow).await;
         if let Err(failure) = &led
             && !failure.is_of(Error::NotFound)
-            && let Ok(there) = mounts.place(location, Links::Stay).await
+            && let Ok(there) = mounts.place(&location.without_slash(), Links::Stay).await
             && there.attr.is_some()
         {
             // The link's target may be a directory.
@@ -307,6 +340,7 @@ impl One<'_> {
     /// Copies to another file system, and then removes the source.
     async fn copy_and_remove(&self, mounts: &mut Mounts, report: &mut Report) -> Result<Moved> {
         let asked = || self.asked();
+        self.refuse_link(mounts).await?;
         let options = Options {
             recursive: true,
             preserve: true,
@@ -324,7 +358,7 @@ impl One<'_> {
         let into = directory.as_ref().and_then(|directory| directory.attr.clone());
         let to = match directory {
             Some(directory) => directory,
-            None => mounts.place(&self.ends.to.location, Links::Stay).await?,
+            None => mounts.place(&self.ends.to.location.without_slash(), Links::Stay).await?,
         };
         let (from, to) =
             pair(mounts, self.from, &self.ends.to.location, &to, into.as_ref(), &options).await?;
@@ -354,9 +388,9 @@ impl One<'_> {
         }
         let known = Known::of(from.clone(), attr).await?;
         let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), Failures));
-        end_by_signals(&copier);
-        let store = to.fs.clone();
-        copier.copy(vec![(from, to.clone())], &store).await;
+        let ending = self.ending.get_or_init(Ending::by_signals);
+        ending.begin(&copier);
+        copier.copy(vec![(from, to.clone())]).await;
         for lost in copier.not_preserved() {
             say(format_args!("weir: the destination does not keep {lost}"));
         }
@@ -371,7 +405,14 @@ impl One<'_> {
         }
         let name = to.name.as_deref().ok_or(Error::IsDirectory).asked(asked)?;
         let copy = to.fs.lookup(&Caller::Own, to.dir.entry(name)).await.asked(asked)?;
-        self.remove_source(mounts, &known, report).await?;
+        tokio::select! {
+            removed = self.remove_source(mounts, &known, report) => removed?,
+            () = ending.asked() => {
+                let (from, to) = (self.from, &to.shown);
+                say(format_args!("weir: {to} is complete; not all of {from} was removed"));
+                return Ok(Moved::Interrupted);
+            }
+        }
         Ok(Moved::To(NewName::of(&to), copy.id.ino))
     }
 

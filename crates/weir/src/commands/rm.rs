@@ -89,6 +89,10 @@ async fn find(
             let failure = Failure::new(format!("remove {location}"), "it is a directory");
             Err(failure.advice("use -r to remove it with its content"))
         }
+        // A link with a slash behind it is not removed, as with unlink(2).
+        Ok(attr) if attr.kind != FileKind::Directory && location.ends_in_slash() => {
+            Err(Error::NotDirectory).asked(|| format!("remove {location}"))
+        }
         Ok(attr) => Ok(Some((Place { attr: Some(attr.clone()), ..place }, attr))),
         Err(Error::NotFound) if args.force => Ok(None),
         Err(Error::NotFound) => place.existing("remove").map(|_| None),

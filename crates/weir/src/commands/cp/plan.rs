@@ -4,7 +4,6 @@ use crate::output::complain;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use weir_pagecache::CachedFs;
 use weir_tools::copy::Options;
 use weir_tools::copy::source::is_same;
 use weir_tools::failure::{Asked, Failure, Result};
@@ -52,8 +51,6 @@ impl<'a> Ends<'a> {
 /// Pairs of source and destination.
 pub(crate) struct Plan {
     pub(crate) pairs: Vec<(Place, Place)>,
-    /// The store that all copies go to.
-    pub(crate) into: CachedFs,
 }
 
 /// Resolves the locations. The second value has a failure for each source that cannot be copied.
@@ -97,7 +94,7 @@ pub(crate) async fn plan(
             }
         }
     }
-    Ok((Plan { pairs, into: to.fs }, failures))
+    Ok((Plan { pairs }, failures))
 }
 
 pub(crate) async fn pair(
@@ -121,13 +118,13 @@ pub(crate) async fn pair(
                 Err(Error::NotFound) => None,
                 Err(error) => return Err(error).asked(|| format!("find {}", to.shown)),
             };
-            to
+            led(mounts, last, to, options).await?
         }
         // A root or `.` has no name: its content goes into the directory itself.
         (Some(_), None) => to.clone(),
         (None, _) => to.clone(),
     };
-    let same = |there: &Attr| (there.fsid, there.id.ino) == (attr.fsid, attr.id.ino);
+    let same = |there: &Attr| there.fsid == attr.fsid && is_same(there, attr);
     if to.attr.as_ref().is_some_and(same) {
         let asked = format!("copy {source} to {}", to.shown);
         return Err(Failure::new(asked, "they are the same file"));
@@ -141,6 +138,24 @@ pub(crate) async fn pair(
         }
     }
     Ok((from, to))
+}
+
+/// The place that is written to for a name in a directory, `to`. As for cp(1), a link there stands for the file
+/// that it leads to, if there is one, unless links are copied as such.
+async fn led(mounts: &mut Mounts, last: &Location, to: Place, options: &Options) -> Result<Place> {
+    let is_link = to.attr.as_ref().is_some_and(|attr| attr.kind == FileKind::Symlink);
+    let Some(name) = to.name.clone().filter(|_| is_link && !options.recursive) else {
+        return Ok(to);
+    };
+    match mounts.place(&last.below(&[name]), Links::Follow).await {
+        Ok(led) if led.attr.is_some() => {
+            check_uncached(&led, options)?;
+            Ok(led)
+        }
+        Ok(_) => Ok(to),
+        Err(failure) if failure.is_of(Error::NotFound) => Ok(to),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// Whether a place is inside a directory, as far as its store knows the parents.
