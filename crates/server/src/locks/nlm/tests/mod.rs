@@ -2,6 +2,7 @@
 //! a lock manager and a status monitor.
 
 mod local_users;
+mod overtaken_requests;
 mod permissions;
 mod unwritten_records;
 
