@@ -31,9 +31,7 @@ pub(crate) use descriptors::Descriptors;
 pub use descriptors::directory_descriptors;
 pub use identity::Identity;
 pub(crate) use origin::Origin;
-#[cfg(test)]
-pub(crate) use quota::Quota;
-pub(crate) use quota::{Share, Taken, allowance, fair_share};
+pub(crate) use quota::{Quota, Share, Taken, allowance, fair_share};
 pub(crate) use socket_owner::unacknowledged_bytes;
 
 use groups::Groups;

@@ -2,6 +2,7 @@
 //! of freed locks, and locks in the store against local programs.
 
 pub(crate) mod host_network;
+mod in_progress;
 pub(crate) mod nlm;
 pub(crate) mod notify;
 pub(crate) mod nsm;

@@ -28,6 +28,7 @@
 
 use crate::admission::Origin;
 use crate::locks::host_network::HostAccess;
+use crate::locks::in_progress::RequestsInProgress;
 use crate::peer::Peer;
 use crate::program::{Call, Program, ProgramId, Refusal};
 use crate::state::{self, LockHost};
@@ -83,6 +84,8 @@ pub(crate) struct Nsm1 {
     run: u32,
     clock: Arc<dyn Clock>,
     queries: Arc<HostQueries>,
+    /// Requests of hosts for locks, which a notice ends.
+    pub(super) requests: RequestsInProgress,
 }
 
 /// What the status monitor needs to check notices.
@@ -232,6 +235,7 @@ impl Nsm1 {
             run,
             clock,
             queries: Arc::new(HostQueries { confirm, confirming, settling, settled, permits }),
+            requests: RequestsInProgress::default(),
         }
     }
 
@@ -255,8 +259,12 @@ impl Nsm1 {
     pub(crate) fn noticed_by_connection(&self, from: &Peer, what: &str) {
         let host = from.addr().ip().to_canonical();
         let has_locks = self.queries.confirm.state.lock().nlm_run_of(host).is_some();
-        if has_locks && self.counts(from.addr()) && is_of_host(from.addr(), from.origin()) {
+        if (has_locks || self.requests.has_any_of(host))
+            && self.counts(from.addr())
+            && is_of_host(from.addr(), from.origin())
+        {
             info!("{host} reports that it {what}: its NLM locks are freed");
+            self.requests.overtake_all_of(host);
             let mut state = self.queries.confirm.state.lock();
             state.nlm_free(host);
             state.nlm_note_run(host, None);
@@ -294,6 +302,12 @@ impl Nsm1 {
     #[cfg(test)]
     pub(crate) fn is_asking(&self, host: IpAddr) -> bool {
         self.queries.confirming.lock().contains(&host)
+    }
+
+    /// Whether the server is executing a host's request for a lock.
+    #[cfg(test)]
+    pub(crate) fn has_requests_of(&self, host: IpAddr) -> bool {
+        self.requests.has_any_of(host)
     }
 
     /// Whether a notice comes from a port that only the host's superuser may bind.

@@ -6,16 +6,19 @@
 //! 2. The server repeats a GRANTED call until the host has answered, for at most
 //!    [`GRANT_PATIENCE`]. A host that refuses the lock or cannot be reached loses it, unless an
 //!    earlier attempt may have reached it: then it may rely on the lock.
-//! 3. At most [`MAX_ANSWERS`] answers wait for a host; a host repeats unanswered requests. The
+//! 3. At most [`MAX_ANSWERS`] answers wait for a host, and peers share the memory of all
+//!    ([`ANSWER_BYTES`]). The server drops further ones; a host repeats unanswered requests. The
 //!    tables in `state` bound the waiting grants.
+//! 4. Peers share the connections ([`CONNECTIONS`]); a host for which none is free waits.
 
+use crate::admission::{self, Quota, Share, Taken};
 use crate::locks::host_network::{HostAccess, HostProgram};
 use crate::services::Services;
 use crate::state::GrantedLock;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -35,8 +38,12 @@ const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Durat
 const COPY_PATIENCE: Duration = Duration::from_millis(500);
 /// Maximum number of answers that wait for one host.
 const MAX_ANSWERS: usize = 256;
-/// Maximum number of hosts for which answers wait.
-const MAX_HOSTS: usize = 1024;
+/// Memory of all waiting answers.
+const ANSWER_BYTES: usize = 16 << 20;
+/// What an answer counts besides its length, because it may need a queue and a task.
+const ANSWER_OVERHEAD_BYTES: usize = 4 << 10;
+/// Connections to all hosts.
+pub(super) const CONNECTIONS: usize = 1024;
 /// How long an idle connection is kept. This is shorter than the idle limits of lock managers, so a
 /// call rarely finds its connection closed.
 const KEEP_CONNECTION: Duration = Duration::from_secs(5);
@@ -50,7 +57,20 @@ pub(crate) struct Route {
 
 enum Message {
     Granted(GrantedLock),
-    Answer(Procedure, Bytes),
+    Answer(Answer),
+}
+
+struct Answer {
+    procedure: Procedure,
+    results: Bytes,
+    /// The part of its peer's share.
+    _memory: Taken,
+}
+
+/// The shares of a peer, which may be many hosts ([`admission::host`]).
+struct PeerShares {
+    answer_bytes: Arc<Share>,
+    connections: Arc<Share>,
 }
 
 #[derive(Default)]
@@ -62,6 +82,10 @@ struct Queue {
 /// The queued calls to all hosts.
 pub(crate) struct HostCalls {
     queues: Mutex<HashMap<Route, Queue>>,
+    answer_bytes: Arc<Quota>,
+    connections: Arc<Quota>,
+    /// By the address that is counted.
+    peers: Mutex<HashMap<IpAddr, Weak<PeerShares>>>,
     hosts: HostAccess,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -69,13 +93,37 @@ pub(crate) struct HostCalls {
 
 impl HostCalls {
     pub(crate) fn new(hosts: HostAccess, stop: CancellationToken) -> Arc<Self> {
-        Arc::new(Self { queues: Mutex::default(), hosts, tasks: TaskTracker::new(), stop })
+        Arc::new(Self {
+            queues: Mutex::default(),
+            answer_bytes: Quota::new(ANSWER_BYTES),
+            connections: Quota::new(CONNECTIONS),
+            peers: Mutex::default(),
+            hosts,
+            tasks: TaskTracker::new(),
+            stop,
+        })
+    }
+
+    /// The shares of a host's peer.
+    fn shares_of(&self, host: IpAddr) -> Arc<PeerShares> {
+        let mut peers = self.peers.lock();
+        let peer = admission::host(host);
+        if let Some(known) = peers.get(&peer).and_then(Weak::upgrade) {
+            return known;
+        }
+        peers.retain(|_, used| used.strong_count() > 0);
+        let shares = Arc::new(PeerShares {
+            answer_bytes: self.answer_bytes.share(),
+            connections: self.connections.share(),
+        });
+        peers.insert(peer, Arc::downgrade(&shares));
+        shares
     }
 
     /// Queues the GRANTED call for a lock.
     pub(super) fn tell(self: &Arc<Self>, services: &Arc<Services>, granted: GrantedLock) {
         let route = Route { host: granted.owner.host, server: granted.to.server };
-        self.send(services, route, Message::Granted(granted));
+        self.send(services, route, self.shares_of(route.host), Message::Granted(granted));
     }
 
     /// Queues the _RES call that answers an asynchronous procedure.
@@ -86,7 +134,13 @@ impl HostCalls {
         procedure: Procedure,
         results: Bytes,
     ) {
-        self.send(services, route, Message::Answer(procedure, results));
+        let shares = self.shares_of(route.host);
+        let Some(memory) = shares.answer_bytes.try_take(results.len() + ANSWER_OVERHEAD_BYTES)
+        else {
+            return debug!("{}: dropping an answer: too many wait for its peer", route.host);
+        };
+        let answer = Answer { procedure, results, _memory: memory };
+        self.send(services, route, shares, Message::Answer(answer));
     }
 
     /// Waits until all tasks have ended, after the server was told to stop.
@@ -95,10 +149,15 @@ impl HostCalls {
         self.tasks.wait().await;
     }
 
-    fn send(self: &Arc<Self>, services: &Arc<Services>, route: Route, message: Message) {
+    fn send(
+        self: &Arc<Self>,
+        services: &Arc<Services>,
+        route: Route,
+        shares: Arc<PeerShares>,
+        message: Message,
+    ) {
         let mut queues = self.queues.lock();
         let is_answer = matches!(message, Message::Answer(..));
-        let hosts = queues.len();
         match queues.get_mut(&route) {
             Some(queue) if is_answer && queue.messages.len() >= MAX_ANSWERS => {
                 debug!("{}: dropping an answer: too many wait for this host", route.host);
@@ -107,9 +166,6 @@ impl HostCalls {
                 queue.messages.push_back(message);
                 queue.more.notify_one();
             }
-            None if is_answer && hosts >= MAX_HOSTS => {
-                debug!("{}: dropping an answer: answers wait for too many hosts", route.host);
-            }
             None => {
                 let mut queue = Queue::default();
                 queue.messages.push_back(message);
@@ -117,6 +173,7 @@ impl HostCalls {
                     callbacks: self.clone(),
                     services: services.clone(),
                     route,
+                    shares,
                     more: queue.more.clone(),
                     connection: None,
                 };
@@ -138,8 +195,16 @@ struct Caller {
     callbacks: Arc<HostCalls>,
     services: Arc<Services>,
     route: Route,
+    /// Lives as long as what the queue's messages and the connection take of it.
+    shares: Arc<PeerShares>,
     more: Arc<Notify>,
-    connection: Option<HostProgram>,
+    connection: Option<Connection>,
+}
+
+struct Connection {
+    program: HostProgram,
+    /// The part of its peer's share.
+    _one: Taken,
 }
 
 /// A call that failed.
@@ -155,7 +220,7 @@ impl Caller {
             let next = self.next();
             match next {
                 Some(Message::Granted(granted)) => self.grant(granted).await,
-                Some(Message::Answer(procedure, results)) => self.answer(procedure, results).await,
+                Some(Message::Answer(answer)) => self.answer(answer).await,
                 None => {
                     if timeout(KEEP_CONNECTION, self.more.notified()).await.is_err() && self.leave()
                     {
@@ -239,9 +304,10 @@ impl Caller {
     }
 
     /// Tries twice, because the host may have closed the first connection while it was idle.
-    async fn answer(&mut self, procedure: Procedure, results: Bytes) {
+    async fn answer(&mut self, answer: Answer) {
+        let procedure = answer.procedure;
         for _ in 0..2 {
-            match self.call::<()>(procedure, &Raw(&results)).await {
+            match self.call::<()>(procedure, &Raw(&answer.results)).await {
                 Ok(()) => return,
                 Err(Failed { error, .. }) => {
                     debug!("{}: {} failed: {error}", self.route.host, procedure.name());
@@ -259,20 +325,21 @@ impl Caller {
             Some(connection) => connection,
             None => self.connect().await.map_err(|error| Failed { error, sent: false })?,
         };
-        let result = connection.call(nlm::ID, procedure as u32, args).await;
+        let result = connection.program.call(nlm::ID, procedure as u32, args).await;
         let result = result.map_err(|error| Failed { error, sent: true })?;
         self.connection = Some(connection);
         Ok(result)
     }
 
-    async fn connect(&self) -> Result<HostProgram, net::Error> {
+    async fn connect(&self) -> Result<Connection, net::Error> {
+        let one = self.shares.connections.take(1).await;
         let Route { host, server } = self.route;
         let (source, limits) = (Source::address(server), ClientLimits::SMALL);
         let client = self.callbacks.hosts.find(host, source, nlm::ID, limits).await?;
         let name = rustix::system::uname();
         let name = name.nodename().to_bytes();
         let auth = AuthSys { machine_name: name.into(), ..AuthSys::default() };
-        Ok(client.with_cred(OpaqueAuth::from(&auth)))
+        Ok(Connection { program: client.with_cred(OpaqueAuth::from(&auth)), _one: one })
     }
 }
 

@@ -17,6 +17,8 @@
 //! 5. A reclaim waits in the server while records cannot be written, until the grace period ends:
 //!    Linux's lock manager gives a lock up if its reclaim is answered DENIED_GRACE_PERIOD
 //!    (`nlmclnt_call` in fs/lockd/clntproc.c).
+//! 6. A request for a lock whose release has arrived meanwhile acquires nothing
+//!    ([`crate::locks::in_progress`]).
 
 mod callbacks;
 #[cfg(test)]
@@ -27,6 +29,7 @@ pub(crate) use callbacks::HostCalls;
 use crate::admission::Identity;
 use crate::delegation::recall::AccessClaim;
 use crate::handle::Node;
+use crate::locks::in_progress::{InProgress, Wanted};
 use crate::locks::nsm::Nsm1;
 use crate::locks::store_locks::open_store_locks;
 use crate::program::{Call, Program, ProgramId, Refusal};
@@ -47,7 +50,7 @@ use weir_nfs::nlm::{
 };
 use weir_pagecache::CachedFs;
 use weir_vfs::{Access, Caller, FileKind, Permissions};
-use weir_xdr::{Bytes, Encoder, Opaque};
+use weir_xdr::{Bytes, Decoder, Encoder, Opaque};
 
 /// How often the server looks for hosts without locks.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -73,6 +76,8 @@ struct NlmRequest<'a> {
     user: Option<u32>,
     /// Whether the caller may wait: GRANTED calls to its host reach it.
     may_wait: bool,
+    /// For a request that acquires a lock or reservation.
+    in_progress: Option<InProgress<'a>>,
 }
 
 impl Nlm4 {
@@ -101,6 +106,31 @@ impl Nlm4 {
                 _ = ticks.tick() => self.forget_idle_hosts().await,
             }
         }
+    }
+
+    /// Lists a request that acquires a lock or reservation. `None` for other requests, and for
+    /// malformed ones.
+    fn begin(
+        &self,
+        procedure: Procedure,
+        mut args: Decoder,
+        host: IpAddr,
+        user: Option<u32>,
+    ) -> Option<InProgress<'_>> {
+        let (file, owner, wanted) = match procedure {
+            Procedure::Lock | Procedure::NmLock | Procedure::LockMsg => {
+                let LockArgs { exclusive, lock, .. } = args.get().ok()?;
+                let wanted = Wanted::Lock { range: range(&lock).ok()?, exclusive };
+                (lock.file.clone(), owner(host, user, &lock), wanted)
+            }
+            Procedure::Share => {
+                let ShareArgs { share, .. } = args.get().ok()?;
+                (share.file.clone(), sharer(host, user, &share), Wanted::Share)
+            }
+            _ => return None,
+        };
+        let node = self.services.exports.unseal(&file).ok()?;
+        Some(self.monitor.requests.begin(owner, node, wanted))
     }
 
     async fn forget_idle_hosts(&self) {
@@ -148,9 +178,14 @@ impl NlmRequest<'_> {
     }
 
     fn owner(&self, lock: &nlm::Lock) -> NlmOwner {
-        // Copied, because a slice would keep the whole request in memory.
-        let handle = Bytes::copy_from_slice(&lock.owner);
-        NlmOwner { host: self.host(), user: self.user, handle, process: lock.process }
+        owner(self.host(), self.user, lock)
+    }
+
+    /// Checks that what the request acquires has not been released meanwhile. The caller holds the
+    /// lock of the state.
+    fn check_wanted(&self) -> Result<(), NlmError> {
+        let is_overtaken = self.in_progress.as_ref().is_some_and(InProgress::is_overtaken);
+        if is_overtaken { Err(NlmError::Overtaken) } else { Ok(()) }
     }
 
     /// The file that a handle names, if the caller has any access to it.
@@ -249,7 +284,10 @@ impl NlmRequest<'_> {
         let locks = open_store_locks(&services.state, &fs, node, Some(self.host())).await;
         let lock = || {
             let (request, now) = (request.clone(), services.now());
-            let lock = |state: &mut State<_>| state.nlm_lock(request, now);
+            let lock = |state: &mut State<_>| {
+                self.check_wanted()?;
+                state.nlm_lock(request, now)
+            };
             services.state.lock().with_store_locks(node, locks.clone(), lock)
         };
         self.take(node, touch, reclaim, lock).await
@@ -332,6 +370,8 @@ impl NlmRequest<'_> {
         let CancelArgs { cookie, exclusive, lock, .. } = args;
         let cancelled = self.node(&lock.file).and_then(|node| {
             let (owner, range) = (self.owner(&lock), range(&lock)?);
+            let cancelled = Wanted::Lock { range, exclusive };
+            self.nlm.monitor.requests.overtake(&owner, node, |wanted| wanted == cancelled);
             self.nlm.services.state.lock().nlm_cancel(&owner, node, range, exclusive);
             Ok(())
         });
@@ -342,6 +382,10 @@ impl NlmRequest<'_> {
         let UnlockArgs { cookie, lock } = args;
         let unlocked = self.node(&lock.file).and_then(|node| {
             let (owner, range) = (self.owner(&lock), range(&lock)?);
+            self.nlm.monitor.requests.overtake(&owner, node, |wanted| match wanted {
+                Wanted::Lock { range: of, .. } => of.start < range.end && range.start < of.end,
+                Wanted::Share => false,
+            });
             self.nlm.services.state.lock().nlm_unlock(&owner, node, range).map_err(status)
         });
         Res { cookie, status: unlocked.err().unwrap_or(Status::Granted) }
@@ -362,25 +406,41 @@ impl NlmRequest<'_> {
         let node = self.find(&wire.file, share.access.contains(Access::WRITE)).await?;
         let owner = self.sharer(&wire);
         let services = &self.nlm.services;
-        let transition =
-            || services.state.lock().nlm_share(&owner, node, share, reclaim, services.now());
+        let transition = || {
+            let (mut state, now) = (services.state.lock(), services.now());
+            self.check_wanted()?;
+            state.nlm_share(&owner, node, share, reclaim, now)
+        };
         self.take(node, share.touch(), reclaim, transition).await
     }
 
     fn unshare(&self, args: ShareArgs) -> ShareRes {
         let unshared = self.node(&args.share.file).map(|node| {
-            self.nlm.services.state.lock().nlm_unshare(&self.sharer(&args.share), node);
+            let owner = self.sharer(&args.share);
+            self.nlm.monitor.requests.overtake(&owner, node, |wanted| wanted == Wanted::Share);
+            self.nlm.services.state.lock().nlm_unshare(&owner, node);
         });
         let status = unshared.err().unwrap_or(Status::Granted);
         ShareRes { cookie: args.cookie, status, sequence: 0 }
     }
 
-    /// The owner of a reservation. The request names no process.
     fn sharer(&self, share: &nlm::Share) -> NlmOwner {
-        // Copied, because a slice would keep the whole request in memory.
-        let handle = Bytes::copy_from_slice(&share.owner);
-        NlmOwner { host: self.host(), user: self.user, handle, process: 0 }
+        sharer(self.host(), self.user, share)
     }
+}
+
+/// The owner of a lock.
+fn owner(host: IpAddr, user: Option<u32>, lock: &nlm::Lock) -> NlmOwner {
+    // Copied, because a slice would keep the whole request in memory.
+    let handle = Bytes::copy_from_slice(&lock.owner);
+    NlmOwner { host, user, handle, process: lock.process }
+}
+
+/// The owner of a reservation. The request names no process.
+fn sharer(host: IpAddr, user: Option<u32>, share: &nlm::Share) -> NlmOwner {
+    // Copied, because a slice would keep the whole request in memory.
+    let handle = Bytes::copy_from_slice(&share.owner);
+    NlmOwner { host, user, handle, process: 0 }
 }
 
 fn range(lock: &nlm::Lock) -> Result<Range, Status> {
@@ -401,7 +461,7 @@ fn holder(conflict: Conflict<Holder>) -> nlm::Holder {
 
 fn status(error: NlmError) -> Status {
     match error {
-        NlmError::Denied(_) | NlmError::ShareDenied => Status::Denied,
+        NlmError::Denied(_) | NlmError::ShareDenied | NlmError::Overtaken => Status::Denied,
         NlmError::Blocked => Status::Blocked,
         NlmError::Deadlock => Status::Deadlock,
         // The only status on which hosts retry.
@@ -427,12 +487,18 @@ impl Program for Nlm4 {
             // NULL needs no credential (RFC 5531 section 11.1).
             return Ok(reply);
         }
+<<<<<<< HEAD
         let identity = self.services.exports.identify(&call).await?;
+=======
+        let ends = [call.peer.addr(), call.peer.local_addr()];
+        let [host, server] = ends.map(|addr| addr.ip().to_canonical());
+        let (route, user) = (Route { host, server }, call.peer.origin().only_user());
+        let in_progress = self.begin(procedure, call.args.clone(), host, user);
+        let identity = call.identify().await?;
+>>>>>>> srv
         let Call { mut args, peer, .. } = call;
-        let [host, server] = [peer.addr(), peer.local_addr()].map(|addr| addr.ip().to_canonical());
-        let (route, user) = (Route { host, server }, peer.origin().only_user());
         let may_wait = peer.origin().speaks_for_machine() || peer.origin().is_privileged();
-        let request = NlmRequest { nlm: &self, identity, route, user, may_wait };
+        let request = NlmRequest { nlm: &self, identity, route, user, may_wait, in_progress };
         // Sends the results of an asynchronous procedure.
         let answer = |procedure, results: Bytes| {
             self.callbacks.answer(&self.services, request.route, procedure, results);

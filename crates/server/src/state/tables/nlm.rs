@@ -81,6 +81,8 @@ pub(crate) enum NlmError {
     Delegated,
     /// Changes of client records must be on disk before anything is granted.
     Unsettled,
+    /// The owner has released meanwhile what this would acquire.
+    Overtaken,
     /// A table is full.
     TooMany,
 }

@@ -1,7 +1,9 @@
 //! The lock manager over real sockets. Each host has its own loopback address, with a port mapper,
 //! a lock manager and a status monitor.
 
+mod callbacks;
 mod local_users;
+mod overtaken_requests;
 mod permissions;
 mod unwritten_records;
 
