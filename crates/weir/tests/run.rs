@@ -249,6 +249,32 @@ fn an_ordinary_user_needs_no_privileges() {
 }
 
 #[test]
+fn what_the_file_system_below_refuses_is_refused() {
+    if !weir_skip::is_root("only root mounts a file system to run a command in") || !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let script = "mount -t tmpfs -o nosuid,nodev,noexec none . || exit 77
+        cd \"$PWD\"; cp /bin/true program; cd /; exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_weir"), "run"]);
+    command.args(["--engine", "mount", "--path"]).arg(dir.path());
+    let look = "grep fuse /proc/self/mounts; cd \"$0\"; ls; ./program && echo ran; true";
+    command.args(["sh", "-c", look]).arg(dir.path());
+    let output = command.current_dir(dir.path()).output().unwrap();
+    if output.status.code() == Some(77) {
+        return weir_skip::skip(text(&output));
+    }
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(said.ends_with("\nprogram\n"), "{}", text(&output));
+    let path = dir.path().canonicalize().unwrap();
+    let place = format!(" {} ", path.display());
+    let mount = said.lines().find(|line| line.contains(&place)).unwrap();
+    assert!(["nosuid", "nodev", "noexec"].iter().all(|flag| mount.contains(flag)), "{mount}");
+}
+
+#[test]
 fn signals_reach_the_command() {
     if !is_possible() {
         return;
