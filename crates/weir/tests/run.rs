@@ -291,6 +291,55 @@ fn signals_reach_the_command() {
     assert_eq!(ended.code(), Some(9));
 }
 
+/// As under nohup(1), and in the background of a script.
+#[test]
+fn signals_that_are_ignored_stay_so() {
+    if !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    for compare in [&[][..], &["--compare"]] {
+        let script = "trap '' HUP INT; exec \"$@\" grep SigIgn /proc/self/status";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_weir"), "run", "--path", "."]);
+        let output = command.args(compare).current_dir(dir.path()).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let ignored = said.strip_prefix("SigIgn:").unwrap().trim();
+        let ignored = u64::from_str_radix(ignored, 16).unwrap();
+        assert_eq!(ignored & 0b11, 0b11, "{said}");
+    }
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_what_the_command_left_behind() {
+    if !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    for engine in ["mount", "watch"] {
+        let script = "sleep 1000 > /dev/null 2>&1 & echo $!";
+        let mut command = weir(["run", "--engine", engine, "--path", ".", "sh", "-c", script]);
+        command.current_dir(dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut outside = Killed(command.spawn().unwrap());
+        let mut left = String::new();
+        BufReader::new(outside.0.stdout.take().unwrap()).read_line(&mut left).unwrap();
+        let left = Pid::from_raw(left.trim().parse().unwrap()).unwrap();
+        // Those that come with the command's end are the command's.
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(outside.0.try_wait().unwrap().is_none(), "{engine}: it waits");
+        let ended = within(Duration::from_secs(120), || {
+            kill_process(Pid::from_child(&outside.0), Signal::TERM).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            outside.0.try_wait().unwrap()
+        });
+        kill_process(left, Signal::KILL).unwrap();
+        let mut said = String::new();
+        outside.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(!ended.success() && said.contains("a signal asked to stop"), "{engine}: {said}");
+    }
+}
+
 #[test]
 fn it_waits_for_what_the_command_left_behind() {
     if !is_possible() {
