@@ -28,4 +28,4 @@ mod wire;
 pub use mounted::{Keeper, Observer, Settings};
 pub use mountpoint::{MountError, MountOptions, Mountpoint, passed_connection};
 pub use session::counters::{Counters, RequestCounts};
-pub use session::{Moved, Session};
+pub use session::{HiddenNames, Moved, Session};

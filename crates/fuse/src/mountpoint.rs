@@ -117,7 +117,7 @@ impl Mountpoint {
         if !device::exists() {
             return Err(MountError::NoDevice);
         }
-        let (connection, by_helper) = match mount_directly(&path, options) {
+        let (connection, by_helper) = match mount_directly(&path, options, MountFlags::empty()) {
             Ok(connection) => (connection, false),
             Err(error) if rustix::process::geteuid().is_root() => {
                 return Err(MountError::Refused(error));
@@ -214,8 +214,12 @@ impl Mountpoint {
     }
 }
 
-/// Mounts by mount(2).
-pub(crate) fn mount_directly(path: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+/// Mounts by mount(2), with these flags beside those of the options.
+pub(crate) fn mount_directly(
+    path: &Path,
+    options: &MountOptions,
+    flags: MountFlags,
+) -> io::Result<OwnedFd> {
     let connection = device::open()?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut data = format!(
@@ -226,9 +230,13 @@ pub(crate) fn mount_directly(path: &Path, options: &MountOptions) -> io::Result<
     if options.allow_other {
         data.push_str(",allow_other,default_permissions");
     }
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, options.read_only);
-    flags.set(MountFlags::NOSUID | MountFlags::NODEV, !options.trusted);
+    let mut flags = flags;
+    if options.read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    if !options.trusted {
+        flags |= MountFlags::NOSUID | MountFlags::NODEV;
+    }
     let data = CString::new(data)?;
     mount(options.source.as_str(), path, TYPE, flags, data.as_c_str())?;
     Ok(connection)

@@ -14,15 +14,17 @@
 //!    all threads.
 //! 2. Without root, a namespace of users gives the right to mount. It maps this user and group alone, to
 //!    themselves: files of others are seen as those of the overflow user, and cannot be written.
+//! 3. A connection refuses what the file system below it refuses: set-user-id programs, devices, programs, changes.
 //!
 //! Soundness: the descriptor in `inherited` is one that the parent left open for this process and that
 //! nothing else here uses, as its callers make sure; `unshare` affects no memory, and no other thread exists (1).
 #![allow(unsafe_code, reason = "an inherited descriptor, and namespaces")]
 
 use crate::mountpoint::{MountOptions, mount_directly, received};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::mount::{
-    MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
+    MountFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive,
+    mount_change, unmount,
 };
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -176,8 +178,8 @@ fn enter() -> io::Result<()> {
     Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?)
 }
 
-/// Mounts a connection on `at`, over what `path` names, and waits until it is served.
-fn over(peer: &Peer, path: &Path, at: &Path) -> io::Result<()> {
+/// Mounts a connection on `at`, over what `path` names, with these flags, and waits until it is served.
+fn over(peer: &Peer, path: &Path, at: &Path, flags: MountFlags) -> io::Result<()> {
     let is_root = rustix::process::geteuid().is_root();
     let options = MountOptions {
         source: path.display().to_string(),
@@ -186,7 +188,7 @@ fn over(peer: &Peer, path: &Path, at: &Path) -> io::Result<()> {
         trusted: is_root,
         ..MountOptions::default()
     };
-    let connection = mount_directly(at, &options)?;
+    let connection = mount_directly(at, &options, flags)?;
     peer.serve(path, &connection).inspect_err(|_| {
         // No process serves it.
         let _ = unmount(at, UnmountFlags::DETACH);
@@ -201,7 +203,8 @@ pub fn cover(peer: &Peer, paths: &[PathBuf]) -> io::Result<()> {
     let here = std::env::current_dir()?;
     enter()?;
     for path in paths {
-        over(peer, path, path).map_err(|error| naming(path, &error))?;
+        let mounted = refusals_at(path).and_then(|flags| over(peer, path, path, flags));
+        mounted.map_err(|error| naming(path, &error))?;
     }
     // From the root, so that it leads to what is mounted now.
     std::env::set_current_dir(&here)
@@ -231,7 +234,11 @@ pub fn cover_all(peer: &Peer, stage: &Path) -> io::Result<()> {
     let here = std::env::current_dir()?;
     let mounts = mounts();
     enter()?;
-    over(peer, Path::new("/"), stage).map_err(|error| naming(Path::new("/"), &error))?;
+    let root = Path::new("/");
+    // Those that were mounted first are below others. The table tells the flags without a word to a server.
+    let flags = mounts.iter().rfind(|mount| mount.path == root);
+    let flags = flags.map_or(MountFlags::empty(), |mount| mount.refusals);
+    over(peer, root, stage, flags).map_err(|error| naming(root, &error))?;
     let mut as_they_are = AS_THEY_ARE.map(PathBuf::from).to_vec();
     let inside = |path: &Path| stage.join(path.strip_prefix("/").unwrap_or(path));
     for path in AS_THEY_ARE.map(Path::new) {
@@ -245,9 +252,9 @@ pub fn cover_all(peer: &Peer, stage: &Path) -> io::Result<()> {
             }
         }
     }
-    for Mounted { path, kind } in &mounts {
+    for Mounted { path, kind, refusals } in &mounts {
         let is_done = as_they_are.iter().any(|dir| path.starts_with(dir));
-        if path == Path::new("/") || is_done || path.starts_with(stage) {
+        if path == root || is_done || path.starts_with(stage) {
             continue;
         }
         let at = inside(path);
@@ -256,7 +263,7 @@ pub fn cover_all(peer: &Peer, stage: &Path) -> io::Result<()> {
             continue;
         }
         let has_files = WITH_FILES.contains(&kind.as_str()) && at.is_dir();
-        if has_files && over(peer, path, &at).is_ok() {
+        if has_files && over(peer, path, &at, *refusals).is_ok() {
             continue;
         }
         // As it is, if this user cannot serve it, either: alone, or with what is mounted below. Only the latter
@@ -282,16 +289,50 @@ fn naming(path: &Path, error: &io::Error) -> io::Error {
 struct Mounted {
     path: PathBuf,
     kind: String,
+    /// What it refuses.
+    refusals: MountFlags,
+}
+
+/// What a mount refuses, by the names of its options and of those of its file system.
+const REFUSALS: [(&[u8], MountFlags); 4] = [
+    (b"nosuid", MountFlags::NOSUID),
+    (b"nodev", MountFlags::NODEV),
+    (b"noexec", MountFlags::NOEXEC),
+    (b"ro", MountFlags::RDONLY),
+];
+
+/// The refusals among options that are separated by commas.
+fn refusals(options: &[u8]) -> MountFlags {
+    let refused = |option: &[u8]| REFUSALS.iter().find(|(name, _)| *name == option);
+    options.split(|&byte| byte == b',').filter_map(refused).map(|(_, flag)| *flag).collect()
+}
+
+/// What the mount refuses that a path leads to.
+fn refusals_at(path: &Path) -> io::Result<MountFlags> {
+    let has = rustix::fs::statvfs(path)?.f_flag;
+    let refused = [
+        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+        (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
+    ];
+    Ok(refused.into_iter().filter(|(flag, _)| has.contains(*flag)).map(|(_, flag)| flag).collect())
 }
 
 /// The mounted file systems, those above before those below them.
 fn mounts() -> Vec<Mounted> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    mounts_of(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
+}
+
+fn mounts_of(table: &[u8]) -> Vec<Mounted> {
     let parse = |line: &[u8]| {
         let mut fields = line.split(|&byte| byte == b' ');
         let path = PathBuf::from(crate::mountpoint::unescaped(fields.nth(4)?));
-        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-        Some(Mounted { path, kind: String::from_utf8_lossy(kind).into_owned() })
+        let of_mount = refusals(fields.next()?);
+        let mut fields = fields.skip_while(|field| *field != b"-");
+        let kind = String::from_utf8_lossy(fields.nth(1)?).into_owned();
+        let of_file_system = fields.nth(1).map_or(MountFlags::empty(), refusals);
+        Some(Mounted { path, kind, refusals: of_mount | of_file_system })
     };
     table.split(|&byte| byte == b'\n').filter_map(parse).collect()
 }
@@ -314,6 +355,15 @@ mod tests {
         let mounts = mounts();
         assert!(mounts.iter().any(|mount| mount.path == Path::new("/") && !mount.kind.is_empty()));
         assert!(mounts.iter().any(|mount| mount.kind == "proc"));
+    }
+
+    #[test]
+    fn what_a_mount_refuses_is_in_the_table() {
+        let table = b"29 1 0:26 / / rw,relatime - ext4 /dev/vda rw\n\
+            40 29 0:41 / /srv rw,nosuid,nodev,noexec shared:1 master:2 - ext4 /dev/vdb ro,errors=remount-ro\n";
+        let refusals: Vec<_> = mounts_of(table).iter().map(|mount| mount.refusals).collect();
+        let all = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+        assert_eq!(refusals, [MountFlags::empty(), all]);
     }
 
     #[test]

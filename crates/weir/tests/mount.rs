@@ -3,7 +3,9 @@
 mod common;
 
 use common::mount::{Mount, PATIENCE, source};
-use common::{PAGE, Server, as_ordinary_user, fail, sparse, text, weir, within};
+use common::{
+    PAGE, Server, as_ordinary_user, fail, give_to_ordinary_user, sparse, text, weir, within,
+};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, SeekFrom, flock, seek};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -56,6 +58,11 @@ fn programs_use_a_directory_through_its_mount() {
         let mut at = [0; 3];
         file.read_exact_at(&mut at, 0).unwrap();
         assert_eq!((&at, file.metadata().unwrap().nlink()), (b"one", 0));
+        file.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
+        let epoch = std::time::SystemTime::UNIX_EPOCH;
+        file.set_times(fs::FileTimes::new().set_modified(epoch)).unwrap();
+        let set = file.metadata().unwrap();
+        assert_eq!((set.mode() & 0o7777, set.modified().unwrap()), (0o640, epoch));
         fs::remove_dir(mount.path("dir")).unwrap();
         fs::remove_file(mount.path("link")).unwrap();
         drop(file);
@@ -273,6 +280,22 @@ fn the_data_of_a_stopped_mount_is_in_the_directory() {
 }
 
 #[test]
+fn a_file_without_a_name_leaves_none_when_the_mount_is_stopped() {
+    let (near, source) = source();
+    let Some(mut mount) = Mount::start(near.path(), "mnt", &[], source.to_str().unwrap()) else {
+        return;
+    };
+    let flags = OFlags::TMPFILE | OFlags::RDWR;
+    let file = rustix::fs::open(&mount.dir, flags, Mode::from_raw_mode(0o600)).unwrap();
+    File::from(file.try_clone().unwrap()).write_all(&vec![7; MIB]).unwrap();
+    assert_eq!(fs::read_dir(&source).unwrap().count(), 1);
+    mount.signal(Signal::TERM);
+    assert!(mount.ended().success());
+    assert_eq!(fs::read_dir(&source).unwrap().count(), 0);
+    drop(file);
+}
+
+#[test]
 fn a_killed_mount_is_unmounted_and_keeps_what_was_synced() {
     let (near, source) = source();
     let from = source.to_str().unwrap();
@@ -433,6 +456,37 @@ fn a_change_of_data_by_any_user_removes_set_id_bits() {
         assert!(said.status.success(), "{change}: {}", text(&said));
         assert_eq!(source.join("f").metadata().unwrap().mode() & 0o7777, 0o777, "{change}");
     }
+}
+
+/// The mode is not the writer's to change, so the write itself has to remove the bit.
+#[test]
+fn an_ordinary_user_writes_a_file_of_another_one_with_set_id_bits() {
+    if !weir_skip::is_root("only root makes files of several users") {
+        return;
+    }
+    let (near, source) = source();
+    let file = source.join("f");
+    fs::write(&file, "data\n").unwrap();
+    give_to_ordinary_user(near.path(), &source);
+    let group = source.metadata().unwrap().gid();
+    std::os::unix::fs::chown(&file, Some(0), Some(group)).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o2775)).unwrap();
+    let user = "mkdir mnt said; mkfifo said/fifo
+        \"$0\" mount --announce --budget 32M source mnt > said/fifo & read said < said/fifo || exit 77
+        echo more >> mnt/f; code=$?; kill $!; wait $!; exit $code";
+    let root = "mknod fuse c 10 229; chmod 666 fuse; mount --bind fuse /dev/fuse; rm fuse
+        exec setpriv --reuid 65534 --regid 65534 --clear-groups \\
+            unshare --user --map-current-user --keep-caps -m sh -c \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-ec", root, "sh", user, env!("CARGO_BIN_EXE_weir")]);
+    command.current_dir(near.path()).env("XDG_RUNTIME_DIR", near.path());
+    let output = command.output().unwrap();
+    if output.status.code() == Some(77) {
+        return weir_skip::skip(text(&output));
+    }
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "data\nmore\n");
+    assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o775);
 }
 
 #[test]

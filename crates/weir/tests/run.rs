@@ -249,6 +249,32 @@ fn an_ordinary_user_needs_no_privileges() {
 }
 
 #[test]
+fn what_the_file_system_below_refuses_is_refused() {
+    if !weir_skip::is_root("only root mounts a file system to run a command in") || !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let script = "mount -t tmpfs -o nosuid,nodev,noexec none . || exit 77
+        cd \"$PWD\"; cp /bin/true program; cd /; exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_weir"), "run"]);
+    command.args(["--engine", "mount", "--path"]).arg(dir.path());
+    let look = "grep fuse /proc/self/mounts; cd \"$0\"; ls; ./program && echo ran; true";
+    command.args(["sh", "-c", look]).arg(dir.path());
+    let output = command.current_dir(dir.path()).output().unwrap();
+    if output.status.code() == Some(77) {
+        return weir_skip::skip(text(&output));
+    }
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(said.ends_with("\nprogram\n"), "{}", text(&output));
+    let path = dir.path().canonicalize().unwrap();
+    let place = format!(" {} ", path.display());
+    let mount = said.lines().find(|line| line.contains(&place)).unwrap();
+    assert!(["nosuid", "nodev", "noexec"].iter().all(|flag| mount.contains(flag)), "{mount}");
+}
+
+#[test]
 fn signals_reach_the_command() {
     if !is_possible() {
         return;
@@ -263,6 +289,55 @@ fn signals_reach_the_command() {
     assert_eq!(lines.next().unwrap().unwrap(), "got");
     let ended = within(Duration::from_secs(120), || child.try_wait().unwrap());
     assert_eq!(ended.code(), Some(9));
+}
+
+/// As under nohup(1), and in the background of a script.
+#[test]
+fn signals_that_are_ignored_stay_so() {
+    if !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    for compare in [&[][..], &["--compare"]] {
+        let script = "trap '' HUP INT; exec \"$@\" grep SigIgn /proc/self/status";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_weir"), "run", "--path", "."]);
+        let output = command.args(compare).current_dir(dir.path()).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let ignored = said.strip_prefix("SigIgn:").unwrap().trim();
+        let ignored = u64::from_str_radix(ignored, 16).unwrap();
+        assert_eq!(ignored & 0b11, 0b11, "{said}");
+    }
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_what_the_command_left_behind() {
+    if !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    for engine in ["mount", "watch"] {
+        let script = "sleep 1000 > /dev/null 2>&1 & echo $!";
+        let mut command = weir(["run", "--engine", engine, "--path", ".", "sh", "-c", script]);
+        command.current_dir(dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut outside = Killed(command.spawn().unwrap());
+        let mut left = String::new();
+        BufReader::new(outside.0.stdout.take().unwrap()).read_line(&mut left).unwrap();
+        let left = Pid::from_raw(left.trim().parse().unwrap()).unwrap();
+        // Those that come with the command's end are the command's.
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(outside.0.try_wait().unwrap().is_none(), "{engine}: it waits");
+        let ended = within(Duration::from_secs(120), || {
+            kill_process(Pid::from_child(&outside.0), Signal::TERM).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            outside.0.try_wait().unwrap()
+        });
+        kill_process(left, Signal::KILL).unwrap();
+        let mut said = String::new();
+        outside.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(!ended.success() && said.contains("a signal asked to stop"), "{engine}: {said}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::mounted::file_system::{Answer, Answered, Mounted};
 use crate::wire::abi::{Fattr, GetxattrOut, SetattrIn};
 use crate::wire::reply::{Errno, statfs_out, time};
 use crate::wire::request::Requester;
+use rustix::thread::CapabilitySet;
 use weir_vfs::{
     Acl, AclKind, Attr, Caller, Error, FileId, Permissions, SetAttr, SetTime, XattrMode, acl_xattr,
 };
@@ -28,7 +29,14 @@ impl Mounted {
         let sets = args.sets();
         let mut set = set_of(args);
         if sets.contains(Fattr::KILL_SUIDGID) && set.mode.is_none() {
-            self.kill_set_ids(id).await?;
+            if set.size.is_some() {
+                self.kill_set_ids(id).await?;
+            } else {
+                // With the owner, in one operation: a change that is refused leaves the bits, and no other owner has
+                // them for a moment.
+                let attr = self.fs.getattr(id).await?;
+                set.mode = Some(without_set_ids(&attr)).filter(|&kept| kept != attr.mode);
+            }
         }
         // ftruncate(2) needs the rights that the file was opened with, not those of the moment.
         let open = match (sets.contains(Fattr::FH), set.size) {
@@ -57,9 +65,19 @@ impl Mounted {
         let kept = without_set_ids(&attr);
         if kept != attr.mode {
             let set = SetAttr { mode: Some(kept), ..SetAttr::default() };
-            self.fs.setattr(&Caller::Own, id, &set).await?;
+            match self.fs.setattr(&Caller::Own, id, &set).await {
+                // Only the owner changes the mode. The write itself removes the bits.
+                Err(Error::NotPermitted) if self.writes_kill_set_ids() => {}
+                done => _ = done?,
+            }
         }
         Ok(())
+    }
+
+    /// Whether the store removes set-id bits from files of others that this process writes: as servers do, and as
+    /// Linux does for a process without CAP_FSETID in the first user namespace.
+    fn writes_kill_set_ids(&self) -> bool {
+        !self.fs.store().names_change_here() || !keeps_set_ids()
     }
 
     pub(super) async fn access(&self, from: Requester, node: u64, mask: u32) -> Answered {
@@ -149,6 +167,16 @@ impl Mounted {
         }
         Ok(Answer::nothing())
     }
+}
+
+/// Whether this process may write files of others without removing their set-id bits.
+fn keeps_set_ids() -> bool {
+    // PROC_USER_INIT_INO of Linux.
+    const FIRST_NAMESPACE: &str = "user:[4026531837]";
+    let namespace = std::fs::read_link("/proc/self/ns/user");
+    let is_elsewhere = namespace.is_ok_and(|name| name.as_os_str() != FIRST_NAMESPACE);
+    let sets = rustix::thread::capabilities(None);
+    !is_elsewhere && sets.is_ok_and(|sets| sets.effective.contains(CapabilitySet::FSETID))
 }
 
 /// The permission bits of a file whose set-id bits are removed. A set-group-id bit without permission

@@ -45,13 +45,14 @@ impl Mounted {
                     None if answer.bytes.is_empty() => (reply.send(&[]), 0),
                     None => (reply.send(&[IoSlice::new(&answer.bytes)]), answer.bytes.len()),
                 };
-                self.counters.done(&begun, bytes);
                 if sent.is_err() {
+                    self.nodes.forget_change(request.node);
                     self.take_back(answer).await;
                     self.drop_what_may_have_changed(&request);
                 } else if let Some(granted) = answer.lock {
                     self.keep_lock(granted).await;
                 }
+                self.counters.done(&begun, bytes);
             }
         }
     }
@@ -65,6 +66,7 @@ impl Mounted {
         if let Some(fh) = answer.file {
             self.close(fh).await;
         }
+        answer.nodes.iter().for_each(|&node| self.nodes.forget_change(node));
         let forgotten: Vec<_> =
             answer.nodes.iter().map(|&nodeid| ForgetOne { nodeid, nlookup: 1 }).collect();
         self.nodes.forget(&forgotten);
@@ -101,10 +103,17 @@ impl Mounted {
     /// Carries out a request; again, after a pause, as long as the store cannot find a file that has moved:
     /// system calls about names do not return EAGAIN.
     async fn carry_out(&self, request: &Request, data: Option<&[u8]>, reply: &Reply) -> Answered {
-        // What these have done must not be done twice; a lock that is denied is an answer.
+        // What these have done must not be done twice; a lock that is denied is an answer; a loss of data is reported
+        // to an open file once, so a second attempt would succeed.
         let once = matches!(
             request.op,
-            Op::Setlk { .. } | Op::Write { .. } | Op::Fallocate(_) | Op::CopyFileRange { .. }
+            Op::Setlk { .. }
+                | Op::Write { .. }
+                | Op::Fallocate(_)
+                | Op::CopyFileRange { .. }
+                | Op::Flush { .. }
+                | Op::Fsync { .. }
+                | Op::Syncfs
         );
         let until = Instant::now() + LONGEST_SEARCH;
         let mut pause = SHORTEST_PAUSE;

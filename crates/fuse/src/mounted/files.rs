@@ -12,7 +12,7 @@ use crate::wire::abi::{
 use crate::wire::reply::{Entry, Errno, entry_out, open_out};
 use crate::wire::request::Requester;
 use std::io::IoSlice;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use weir_pagecache::{File, Segment, Segments};
 use weir_vfs::{
     Access, Attr, Capabilities, CreateMode, Error, IoFlags, LockOwner, LockRange, SegmentKind,
@@ -53,9 +53,22 @@ fn access_of(flags: u32) -> Result<Access, Errno> {
 }
 
 impl Mounted {
+    /// The open file that a request names.
     pub(super) fn file(&self, fh: u64) -> Result<Arc<OpenFile>, Errno> {
         let found = self.files.get(fh as usize).map(|file| Arc::clone(&file));
-        found.ok_or(Errno(libc::EBADF))
+        let open = found.ok_or(Errno(libc::EBADF))?;
+        self.is_known(&open);
+        Ok(open)
+    }
+
+    /// The kernel has got the reply to the open, because it names the open file. So it has dropped its pages: it does
+    /// that before open(2) returns. A reply that was sent proves neither, as other requests may be quicker.
+    fn is_known(&self, open: &OpenFile) {
+        open.is_known.call_once(|| {
+            if let Some(change) = open.drops_pages_of {
+                self.nodes.pages_are_of(open.node, change);
+            }
+        });
     }
 
     pub(super) async fn open(&self, from: Requester, node: u64, args: &OpenIn) -> Answered {
@@ -74,8 +87,8 @@ impl Mounted {
             self.drop_attributes(node);
         }
         // A program may have asked for the attributes in between: that says nothing of the pages.
-        let changed = self.nodes.note_open(node, attr.change);
-        let (fh, flags) = self.enter(file, node, args.flags, changed)?;
+        let dropped = self.nodes.drops_pages(node, attr.change).then_some(attr.change);
+        let (fh, flags) = self.enter(file, node, args.flags, dropped)?;
         Ok(Answer { file: Some(fh), ..Answer::of(&open_out(fh, flags)) })
     }
 
@@ -127,8 +140,8 @@ impl Mounted {
         if let Some(observer) = &self.observer {
             observer.opening(attr.id);
         }
-        self.nodes.note_open(node, attr.change);
-        let (fh, treated) = match self.enter(file, node, flags, true) {
+        self.nodes.drops_pages(node, attr.change);
+        let (fh, treated) = match self.enter(file, node, flags, Some(attr.change)) {
             Ok(opened) => opened,
             Err(errno) => {
                 self.unhide(self.nodes.take_hidden(node)).await;
@@ -144,13 +157,14 @@ impl Mounted {
         Ok(Answer { nodes: vec![node], file: Some(fh), ..Answer::bytes(bytes) })
     }
 
-    /// Enters an open file; returns its number and how the kernel treats it.
+    /// Enters an open file; returns its number and how the kernel treats it. The kernel drops the pages that it may
+    /// have of another change attribute than `drops_pages_of`, if that is given.
     fn enter(
         &self,
         file: File,
         node: u64,
         flags: u32,
-        changed: bool,
+        drops_pages_of: Option<u64>,
     ) -> Result<(u64, OpenFlags), Errno> {
         let flags = flags.cast_signed();
         let appends = flags & libc::O_APPEND != 0;
@@ -177,9 +191,11 @@ impl Mounted {
             // What the kernel keeps is not kept here as well.
             uncached: able && (self.settings.uncached || direct || kernel_keeps),
             by_kernel,
+            drops_pages_of,
+            is_known: Once::new(),
         };
         let treated = match by_kernel {
-            true if changed => OpenFlags::empty(),
+            true if drops_pages_of.is_some() => OpenFlags::empty(),
             true => OpenFlags::KEEP_CACHE,
             false => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
         };
@@ -208,6 +224,7 @@ impl Mounted {
         args: &ReadIn,
     ) -> Option<usize> {
         let open = self.files.get(args.fh as usize)?;
+        self.is_known(&open);
         if open.uncached {
             return None;
         }
@@ -391,6 +408,12 @@ impl Mounted {
             return Ok(copied(0, long_count));
         }
         let can = to.file.capabilities();
+        if !can.intersects(Capabilities::CLONE | Capabilities::COPY) {
+            // The kernel copies by reading and writing then.
+            return Err(Error::NotSupported.into());
+        }
+        // No flag of the request says whether to: as with fallocate(2).
+        self.kill_set_ids(to.file.id()).await?;
         let (at, to_at) = (args.off_in, args.off_out);
         if can.contains(Capabilities::CLONE)
             && is_sharable(&to.file.getattr().await?, size, (at, len, to_at))

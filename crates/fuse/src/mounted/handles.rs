@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::sync::Once;
 use weir_pagecache::File;
 use weir_vfs::{DirEntry, IoFlags};
 
@@ -13,6 +14,10 @@ pub(crate) struct OpenFile {
     pub(super) uncached: bool,
     /// The kernel keeps what is read and written.
     pub(super) by_kernel: bool,
+    /// The change attribute at the open, if the kernel drops its pages when it gets the reply.
+    pub(super) drops_pages_of: Option<u64>,
+    /// Set when the kernel has got the reply.
+    pub(super) is_known: Once,
 }
 
 impl OpenFile {

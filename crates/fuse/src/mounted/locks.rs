@@ -215,11 +215,11 @@ impl Mounted {
     async fn see_others(&self, node: u64, open: &OpenFile) {
         self.fs.revalidate(open.file.id()).await;
         match open.file.getattr().await {
-            Ok(attr) if self.nodes.is_opened_at(node, attr.change) => {}
+            Ok(attr) if self.nodes.has_pages_of(node, attr.change) => {}
             // Noted when they are dropped: who asks meanwhile drops them, too, and waits for it.
             Ok(attr) => {
                 self.kernel_pages.drop_now(node).await;
-                self.nodes.note_open(node, attr.change);
+                self.nodes.pages_are_of(node, attr.change);
             }
             Err(error) => {
                 tracing::debug!("cannot look at node {node} under its lock: {error}");

@@ -34,8 +34,9 @@ struct Node {
     lookups: u64,
     /// The change attribute that the kernel saw last.
     change: Option<u64>,
-    /// The change attribute at the last open: the kernel's pages may be as old as that.
-    opened_at: Option<u64>,
+    /// The change attribute than which no page of the kernel is older. `None` from an open that makes the kernel drop
+    /// its pages until a request shows that it has.
+    pages_of: Option<u64>,
     /// Open files.
     opens: u64,
     /// Which cache keeps the file's data, while there are open files.
@@ -77,7 +78,7 @@ impl Node {
             id,
             lookups: 0,
             change: None,
-            opened_at: None,
+            pages_of: None,
             opens: 0,
             keeper: Keeper::Weir,
             locks: None,
@@ -158,17 +159,36 @@ impl Nodes {
         node.change.replace(change) != Some(change)
     }
 
-    /// Notes the change attribute of an open. Returns whether it differs from that of the last one.
-    pub(crate) fn note_open(&self, node: u64, change: u64) -> bool {
-        let mut table = self.table.lock();
-        let Some(node) = table.nodes.get_mut(&node) else { return true };
-        node.opened_at.replace(change) != Some(change)
+    /// The kernel may not have got the change attribute that was noted last.
+    pub(crate) fn forget_change(&self, node: u64) {
+        if let Some(node) = self.table.lock().nodes.get_mut(&node) {
+            node.change = None;
+        }
     }
 
-    /// Whether the last open saw this change attribute.
-    pub(crate) fn is_opened_at(&self, node: u64, change: u64) -> bool {
+    /// Whether the kernel has to drop its pages at an open with this change attribute. If so, other opens have to drop
+    /// them, too, until it is [known](Self::pages_are_of) that they are dropped.
+    pub(crate) fn drops_pages(&self, node: u64, change: u64) -> bool {
+        let mut table = self.table.lock();
+        let Some(node) = table.nodes.get_mut(&node) else { return true };
+        let is_same = node.pages_of == Some(change);
+        if !is_same {
+            node.pages_of = None;
+        }
+        !is_same
+    }
+
+    /// Notes that the kernel has dropped its pages, after the file had this change attribute.
+    pub(crate) fn pages_are_of(&self, node: u64, change: u64) {
+        if let Some(node) = self.table.lock().nodes.get_mut(&node) {
+            node.pages_of = Some(change);
+        }
+    }
+
+    /// Whether no page of the kernel is older than this change attribute.
+    pub(crate) fn has_pages_of(&self, node: u64, change: u64) -> bool {
         let table = self.table.lock();
-        table.nodes.get(&node).is_some_and(|node| node.opened_at == Some(change))
+        table.nodes.get(&node).is_some_and(|node| node.pages_of == Some(change))
     }
 
     /// Counts one more open file. Returns which cache keeps its data: the one that is `wanted`, if there was no
@@ -230,6 +250,13 @@ impl Nodes {
         let hidden = table.nodes.get_mut(&node)?.hidden.take()?;
         table.hidden.remove(&hidden);
         Some(hidden)
+    }
+
+    /// Takes all hidden names, because the mount ends.
+    pub(crate) fn take_all_hidden(&self) -> Vec<Hidden> {
+        let mut table = self.table.lock();
+        table.hidden.clear();
+        table.nodes.values_mut().filter_map(|node| node.hidden.take()).collect()
     }
 
     /// Whether a node has a hidden name.

@@ -3,8 +3,8 @@
 //! 1. Such a file has a hidden name in its directory, because a store's files have names, and because
 //!    linkat(2) may give it another one. Listings through this mount leave the hidden name out, and
 //!    the count of links does not include it.
-//! 2. The name is removed when the file gets another one or is closed for the last time. If this process
-//!    is killed before, the name stays: `.weir-tmpfile.` and sixteen digits.
+//! 2. The name is removed when the file gets another one or is closed for the last time, or when the mount ends. If
+//!    this process is killed before, the name stays: `.weir-tmpfile.` and sixteen digits.
 
 use crate::mounted::file_system::{Answered, Mounted};
 use crate::mounted::names::new_attributes;
@@ -53,6 +53,13 @@ impl Mounted {
                 let name = String::from_utf8_lossy(&name);
                 tracing::warn!("cannot remove {name} of a file without a name: {error}");
             }
+        }
+    }
+
+    /// Removes all hidden names.
+    pub(crate) async fn unhide_all(&self) {
+        for hidden in self.nodes.take_all_hidden() {
+            self.unhide(Some(hidden)).await;
         }
     }
 

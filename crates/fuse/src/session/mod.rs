@@ -144,9 +144,27 @@ impl Session {
         ended.map(|()| Moved { read_bytes: data.read_bytes, written_bytes: data.written_bytes })
     }
 
+    /// The names that hold files without a name.
+    pub fn hidden_names(&self) -> HiddenNames {
+        HiddenNames(Arc::clone(&self.mounted))
+    }
+
     /// Counts what the kernel asks for.
     pub fn counters(&self) -> Counters {
         self.mounted.counters.clone()
+    }
+}
+
+/// Names that a session has given, in the store, to files that programs have opened with O_TMPFILE. They are removed
+/// when the file is closed.
+#[derive(Debug)]
+pub struct HiddenNames(Arc<Mounted>);
+
+impl HiddenNames {
+    /// Removes the names of the files that are still open: for the end of a mount that programs still use, before
+    /// [`CachedFs::unmount`]. What cannot be removed is logged.
+    pub async fn remove(&self) {
+        self.0.unhide_all().await;
     }
 }
 

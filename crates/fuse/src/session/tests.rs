@@ -39,6 +39,19 @@ fn eventually(mut is_true: impl FnMut() -> bool) -> bool {
     true
 }
 
+/// A store of another machine.
+struct Remote(Arc<Fault>);
+
+impl weir_vfs::FileSystemDecorator for Remote {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    fn names_change_here(&self) -> bool {
+        false
+    }
+}
+
 /// The kernel's side.
 struct Kernel {
     socket: OwnedFd,
@@ -305,6 +318,63 @@ fn a_file_that_is_truncated_by_its_creation_loses_its_set_id_bits() {
     }
 }
 
+impl Kernel {
+    /// Sets a file's mode.
+    fn chmod(&mut self, node: u64, mode: u32) {
+        let args = abi::SetattrIn { valid: abi::Fattr::MODE.bits(), mode, ..Default::default() };
+        assert_eq!(self.call(opcode::SETATTR, node, &[args.as_bytes()]).0, 0);
+    }
+
+    fn mode(&mut self, node: u64) -> u32 {
+        let args = abi::GetattrIn::default();
+        self.ok::<abi::AttrOut>(opcode::GETATTR, node, &[args.as_bytes()]).attr.mode & 0o7777
+    }
+}
+
+/// The kernel leaves it to the server, and its request has no flag for it.
+#[test]
+fn a_file_that_is_overwritten_by_a_copy_loses_its_set_id_bits() {
+    let mut kernel = Kernel::start();
+    let (node, fh_in) = kernel.create(b"from");
+    let (nodeid_out, fh_out) = kernel.create(b"to");
+    kernel.write(node, fh_in, 0, &[1; 4096]);
+    kernel.chmod(nodeid_out, 0o6755);
+    let args = abi::CopyFileRangeIn { fh_in, nodeid_out, fh_out, len: 4096, ..Default::default() };
+    assert_eq!(kernel.call(opcode::COPY_FILE_RANGE, node, &[args.as_bytes()]).0, 0);
+    assert_eq!(kernel.mode(nodeid_out), 0o755);
+}
+
+#[test]
+fn a_change_of_owner_removes_set_id_bits_unless_it_is_refused() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let mut kernel = Kernel::start_over(store.clone());
+    let (node, _) = kernel.create(b"f");
+    kernel.chmod(node, 0o6755);
+    let valid = (abi::Fattr::UID | abi::Fattr::KILL_SUIDGID).bits();
+    let args = abi::SetattrIn { valid, uid: 7, ..Default::default() };
+    let what = What::Fail(Error::NotPermitted);
+    store.add(Rule { call: Call::Setattr, when: When::Nth(0), what });
+    assert_eq!(kernel.call(opcode::SETATTR, node, &[args.as_bytes()]).0, -libc::EPERM);
+    assert_eq!(kernel.mode(node), 0o6755);
+    assert_eq!(kernel.call(opcode::SETATTR, node, &[args.as_bytes()]).0, 0);
+    assert_eq!(kernel.mode(node), 0o755);
+}
+
+/// A store that does not let this process change the mode, because the file is another user's, removes the bits itself.
+#[test]
+fn a_program_writes_a_file_with_set_id_bits_that_it_does_not_own() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let mut kernel = Kernel::start_over(Arc::new(Remote(store.clone())));
+    let (node, fh) = kernel.create(b"f");
+    kernel.chmod(node, 0o2775);
+    let what = What::Fail(Error::NotPermitted);
+    store.add(Rule { call: Call::Setattr, when: When::Always, what });
+    let write_flags = abi::WRITE_KILL_SUIDGID;
+    let args = abi::WriteIn { fh, size: 4, write_flags, ..Default::default() };
+    let out: abi::WriteOut = kernel.ok(opcode::WRITE, node, &[args.as_bytes(), b"data"]);
+    assert_eq!((out.size, store.injected()), (4, 1));
+}
+
 /// The kernel names the end as it knows it; programs beside the mount may have moved it.
 #[test]
 fn what_is_appended_goes_to_the_end_whichever_cache_keeps_the_file() {
@@ -426,6 +496,75 @@ fn the_kernel_drops_what_an_operation_changes_after_it_was_given_up() {
         assert_eq!(codes, expected);
     }
     assert_eq!(kernel.call(opcode::LOOKUP, abi::ROOT, &[b"f\0"]).0, -libc::ENOENT);
+}
+
+impl Kernel {
+    /// Opens a file for reading; returns the open file, and whether the kernel keeps its pages.
+    fn open_to_read(&mut self, node: u64) -> (u64, bool) {
+        let args = abi::OpenIn { flags: libc::O_RDONLY.cast_unsigned(), ..Default::default() };
+        let out: abi::OpenOut = self.ok(opcode::OPEN, node, &[args.as_bytes()]);
+        let flags = abi::OpenFlags::from_bits_retain(out.open_flags);
+        (out.fh, flags.contains(abi::OpenFlags::KEEP_CACHE))
+    }
+
+    /// Asks for something that takes long, and gives it up; returns when its operation goes on.
+    fn give_up(&mut self, store: &Fault, opcode: u32, node: u64, arguments: &[u8]) {
+        store.add(Rule { call: Call::Getattr, when: When::Always, what: What::Hold });
+        let number = self.ask(opcode, node, &[arguments]);
+        assert!(eventually(|| store.held() > 0));
+        // Of a thread that cannot be asked whether the signal kills it.
+        self.ask(opcode::INTERRUPT, 0, &[abi::InterruptIn { unique: number }.as_bytes()]);
+        assert_eq!(self.reply(number).0, -libc::EINTR);
+        store.clear();
+        store.release();
+    }
+}
+
+#[test]
+fn the_kernel_keeps_its_pages_only_after_an_open_that_it_knows_of() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let settings = Settings { keeper: Keeper::Kernel, ..Settings::default() };
+    let mut kernel = Kernel::start_with(store.clone(), settings);
+    let (node, fh) = kernel.create(b"f");
+    let change = |kernel: &mut Kernel| {
+        kernel.write(node, fh, 0, b"data");
+        let args = abi::FsyncIn { fh, ..Default::default() };
+        assert_eq!(kernel.call(opcode::FSYNC, node, &[args.as_bytes()]).0, 0);
+    };
+    change(&mut kernel);
+    let (first, keeps) = kernel.open_to_read(node);
+    assert!(!keeps);
+    assert!(!kernel.open_to_read(node).1, "the first reply may be on its way");
+    kernel.read(node, first, 0, 4);
+    assert!(kernel.open_to_read(node).1);
+    // The kernel gets no reply that makes it drop its pages.
+    change(&mut kernel);
+    let args = abi::OpenIn { flags: libc::O_RDONLY.cast_unsigned(), ..Default::default() };
+    kernel.give_up(&store, opcode::OPEN, node, args.as_bytes());
+    let (unique, code, _) = kernel.receive();
+    assert_eq!((unique, code), (0, abi::NOTIFY_INVAL_INODE));
+    let (third, keeps) = kernel.open_to_read(node);
+    assert!(!keeps);
+    assert_eq!(kernel.flush(node, third, 1), 0);
+    assert!(kernel.open_to_read(node).1);
+}
+
+#[test]
+fn an_open_drops_attributes_that_a_killed_thread_did_not_get() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let mut kernel = Kernel::start_over(store.clone());
+    let counters = kernel.session.as_ref().unwrap().counters();
+    let (node, fh) = kernel.create(b"f");
+    kernel.write(node, fh, 0, b"data");
+    let args = abi::FsyncIn { fh, ..Default::default() };
+    assert_eq!(kernel.call(opcode::FSYNC, node, &[args.as_bytes()]).0, 0);
+    kernel.give_up(&store, opcode::GETATTR, node, abi::GetattrIn::default().as_bytes());
+    let is_done = || counters.requests().iter().any(|one| one.name == "getattr");
+    assert!(eventually(is_done));
+    let args = abi::OpenIn { flags: libc::O_RDONLY.cast_unsigned(), ..Default::default() };
+    kernel.ask(opcode::OPEN, node, &[args.as_bytes()]);
+    let (unique, code, _) = kernel.receive();
+    assert_eq!((unique, code), (0, abi::NOTIFY_INVAL_INODE));
 }
 
 #[test]

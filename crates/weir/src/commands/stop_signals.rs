@@ -16,15 +16,6 @@ impl StopSignals {
         Ok(Self { interrupt, terminate: listen(SignalKind::terminate())? })
     }
 
-    /// Whether one of them has come.
-    pub(super) async fn came(&mut self) -> bool {
-        tokio::select! {
-            biased;
-            () = self.any() => true,
-            () = tokio::task::yield_now() => false,
-        }
-    }
-
     /// Waits for one of them.
     pub(super) async fn any(&mut self) {
         tokio::select! {

@@ -1,6 +1,6 @@
 //! Lost data: each loss is reported to a program.
 
-use super::Kernel;
+use super::{Kernel, Remote};
 use crate::wire::abi::{self, opcode};
 use std::sync::Arc;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
@@ -48,6 +48,19 @@ fn an_earlier_loss_that_a_close_has_reported_loses_no_mapped_write() {
     assert_eq!(stored.unwrap().size, 6);
 }
 
+/// A sync that cannot be carried out now has failed: a second one would find that the loss was reported.
+#[test]
+fn a_sync_that_fails_for_now_fails() {
+    let (mut kernel, store) = mounted();
+    let (node, fh) = kernel.create(b"f");
+    kernel.write(node, fh, 0, b"data");
+    let what = What::Fail(Error::WouldBlock);
+    store.add(Rule { call: Call::Sync, when: When::Nth(0), what });
+    assert_ne!(kernel.fsync(node, fh), 0);
+    assert_eq!(store.injected(), 1);
+    assert_eq!(kernel.fsync(node, fh), 0);
+}
+
 #[test]
 fn a_loss_that_a_copy_finds_is_reported() {
     let (mut kernel, store) = mounted();
@@ -63,19 +76,6 @@ fn a_loss_that_a_copy_finds_is_reported() {
     store.clear();
     assert_eq!(kernel.call(opcode::COPY_FILE_RANGE, node, &[copy.as_bytes()]).0, 0);
     assert_eq!(kernel.read(nodeid_out, fh_out, 0, 8192), [1; 4096]);
-}
-
-/// A store of another machine.
-struct Remote(Arc<Fault>);
-
-impl weir_vfs::FileSystemDecorator for Remote {
-    fn below(&self) -> &dyn FileSystem {
-        &*self.0
-    }
-
-    fn names_change_here(&self) -> bool {
-        false
-    }
 }
 
 /// No program has the file open any more.

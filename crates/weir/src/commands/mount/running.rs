@@ -14,7 +14,7 @@ use crate::output::complain;
 use std::io;
 use std::path::PathBuf;
 use tracing::{debug, info, warn};
-use weir_fuse::{MountError, MountOptions, Mountpoint, Session, Settings};
+use weir_fuse::{HiddenNames, MountError, MountOptions, Mountpoint, Session, Settings};
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::Location;
@@ -102,6 +102,7 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
     let place = mountpoint.map_or(&*dir, Mountpoint::path);
     control::listen(&session, &fs, &shown, (place, local));
     info!("mounted {source} on {}", place.display());
+    let hidden = session.hidden_names();
     background::announce(args.announce)?;
     let mut unmounted = tokio::task::spawn_blocking(move || session.wait());
     let (interrupted, lost) = tokio::select! {
@@ -117,12 +118,12 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
         drop(guard);
         let failure =
             Failure::new(format!("serve {source} on {}", place.display()), error.to_string());
-        if let Err(error) = end(&fs, None, signals).await {
+        if let Err(error) = end(&fs, &hidden, None, signals).await {
             complain(&Failure::of(format!("write out the data of {}", place.display()), error));
         }
         return Err(failure);
     }
-    let ended = end(&fs, mountpoint.filter(|_| interrupted), signals).await;
+    let ended = end(&fs, &hidden, mountpoint.filter(|_| interrupted), signals).await;
     // While programs still use a mount that was detached, the guard answers them when this process is gone.
     if !interrupted || tokio::time::timeout(LAST_CALLS, unmounted).await.is_ok() {
         guard.dismiss();
@@ -137,9 +138,10 @@ fn detach(mountpoint: &Mountpoint) {
     }
 }
 
-/// Detaches the mount, if it is still there, and writes out all data.
+/// Detaches the mount, if it is still there, and writes out all data but that of files without a name.
 async fn end(
     fs: &CachedFs,
+    hidden: &HiddenNames,
     mounted: Option<&Mountpoint>,
     mut signals: StopSignals,
 ) -> weir_vfs::Result<()> {
@@ -149,6 +151,7 @@ async fn end(
             let _ = fs.cache().flush().await;
             detach(mountpoint);
         }
+        hidden.remove().await;
         fs.unmount().await
     };
     tokio::select! {

@@ -1,12 +1,20 @@
 //! The process of the command: its start, its signals, its end.
 
 use super::options::{Args, Engine};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use std::future::poll_fn;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use tokio::signal::unix::{SignalKind, signal};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::signal::unix::{self, SignalKind, signal};
 use weir_fuse::namespace::Peer;
 use weir_tools::failure::{Asked, Result};
+
+/// Signals that come this soon after the command's end may be those that ended it: a terminal and timeout(1) send them
+/// to this process, too.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// Starts the process that becomes the command.
 pub(super) fn start(
@@ -30,51 +38,101 @@ pub(super) fn start(
     Ok((child, outside))
 }
 
-/// Signals to this process.
+/// Signals to this process. Those that it ignores, as nohup(1) and shells have them ignored, stay so, for the command,
+/// too.
 pub(super) struct Signals {
-    all: Vec<(tokio::signal::unix::Signal, Option<rustix::process::Signal>)>,
+    all: Vec<Heard>,
+}
+
+/// A signal that this process does not end by.
+struct Heard {
+    signal: unix::Signal,
+    /// What the command gets.
+    to: Option<Signal>,
+    asks_to_stop: bool,
 }
 
 impl Signals {
     pub(super) fn new() -> Result<Self> {
-        use rustix::process::Signal;
         let kinds = [
             // The terminal sends these to the command, too.
-            (SignalKind::interrupt(), None),
-            (SignalKind::quit(), None),
-            (SignalKind::hangup(), Some(Signal::HUP)),
-            (SignalKind::terminate(), Some(Signal::TERM)),
-            (SignalKind::user_defined1(), Some(Signal::USR1)),
-            (SignalKind::user_defined2(), Some(Signal::USR2)),
+            (SignalKind::interrupt(), None, true),
+            (SignalKind::quit(), None, true),
+            (SignalKind::hangup(), Some(Signal::HUP), true),
+            (SignalKind::terminate(), Some(Signal::TERM), true),
+            (SignalKind::user_defined1(), Some(Signal::USR1), false),
+            (SignalKind::user_defined2(), Some(Signal::USR2), false),
         ];
-        let listen = |(kind, to)| Ok((signal(kind)?, to));
-        let all = kinds.map(listen).into_iter().collect::<io::Result<_>>();
+        let ignored = ignored();
+        let is_heard = |kind: SignalKind| (ignored >> (kind.as_raw_value() - 1)) & 1 == 0;
+        let listen =
+            |(kind, to, asks_to_stop)| Ok(Heard { signal: signal(kind)?, to, asks_to_stop });
+        let heard = kinds.into_iter().filter(|(kind, ..)| is_heard(*kind));
+        let all = heard.map(listen).collect::<io::Result<_>>();
         Ok(Self { all: all.asked(|| "listen to signals".into())? })
     }
 
     /// Waits for the command, and passes signals on to it.
     pub(super) async fn wait(&mut self, child: &mut Child) -> io::Result<ExitStatus> {
-        let pid = rustix::process::Pid::from_child(child);
-        let mut passing = tokio::task::JoinSet::new();
-        for (mut signal, to) in self.all.drain(..) {
-            passing.spawn(async move {
-                while signal.recv().await.is_some() {
+        let pid = Pid::from_child(child);
+        // The child is not reaped before signals to its number have ended.
+        let mut ended = tokio::task::spawn_blocking(move || {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options))
+        });
+        loop {
+            tokio::select! {
+                _ = &mut ended => return child.wait(),
+                (to, _) = self.next() => {
                     if let Some(to) = to {
                         // It may have ended already.
-                        let _ = rustix::process::kill_process(pid, to);
+                        let _ = kill_process(pid, to);
                     }
                 }
-            });
+            }
         }
-        // The child is not reaped before signals to its number have ended.
-        let ended = tokio::task::spawn_blocking(move || {
-            let id = rustix::process::WaitId::Pid(pid);
-            let options =
-                rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
-            rustix::io::retry_on_intr(|| rustix::process::waitid(id.clone(), options))
-        });
-        let _ = ended.await;
-        passing.shutdown().await;
-        child.wait()
     }
+
+    /// Waits for a signal to stop that has not ended the command, which has ended.
+    pub(super) async fn stop(&mut self) {
+        let earlier = async {
+            loop {
+                self.next().await;
+            }
+        };
+        let _ = tokio::time::timeout(SAME_SIGNAL, earlier).await;
+        while !self.next().await.1 {}
+    }
+
+    /// Whether a signal to stop has come.
+    pub(super) async fn stop_came(&mut self) -> bool {
+        let mut came = false;
+        loop {
+            tokio::select! {
+                biased;
+                (_, asks_to_stop) = self.next() => came |= asks_to_stop,
+                () = tokio::task::yield_now() => return came,
+            }
+        }
+    }
+
+    /// The next signal: what the command gets, and whether it asks to stop.
+    async fn next(&mut self) -> (Option<Signal>, bool) {
+        poll_fn(|context| {
+            let mut all = self.all.iter_mut();
+            let came = all.find_map(|heard| {
+                heard.signal.poll_recv(context).is_ready().then_some((heard.to, heard.asks_to_stop))
+            });
+            came.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+/// The signals that this process ignores, as bits.
+fn ignored() -> u64 {
+    let status = std::fs::read("/proc/self/status").unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
+    let hex = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    hex.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
 }

@@ -139,7 +139,14 @@ async fn serve(
     });
     let status = signals.wait(&mut child).await.asked(|| "wait for the command".into())?;
     has_ended.store(true, Ordering::Relaxed);
-    let Ok(Ok((end, refused))) = serving.await else {
+    let served = tokio::select! {
+        served = serving => served,
+        () = signals.stop() => {
+            let asked = "wait until the processes that the command left behind have ended, and their data is written";
+            return Err(Failure::new(asked, "a signal asked to stop"));
+        }
+    };
+    let Ok(Ok((end, refused))) = served else {
         return Err(Failure::new("serve the command's files", "a thread panicked"));
     };
     if let Some(why) = refused {

@@ -2,7 +2,6 @@
 
 use super::child::Signals;
 use super::report::{Cost, Since};
-use crate::commands::stop_signals::StopSignals;
 use crate::commands::{LAST_CALLS, runtime};
 use std::ffi::OsString;
 use std::io;
@@ -22,14 +21,14 @@ pub(super) struct Plain {
 /// A run to come. A signal to stop that arrives from now on prevents it.
 pub(super) struct Comparison {
     runtime: Runtime,
-    stop: StopSignals,
+    signals: Signals,
 }
 
 impl Comparison {
     pub(super) fn new() -> Result<Self> {
         let runtime = runtime()?;
-        let stop = runtime.block_on(async { StopSignals::listen() })?;
-        Ok(Self { runtime, stop })
+        let signals = runtime.block_on(async { Signals::new() })?;
+        Ok(Self { runtime, signals })
     }
 
     /// Runs the command, without input and with its output thrown away.
@@ -42,8 +41,7 @@ impl Comparison {
             return Err(Failure::new(asked(), "there is no command"));
         };
         // Signals from here on go to the command.
-        let mut signals = self.runtime.block_on(async { Signals::new() })?;
-        if self.runtime.block_on(async { self.stop.came().await }) {
+        if self.runtime.block_on(self.signals.stop_came()) {
             return Err(Failure::new(asked(), "it was interrupted"));
         }
         let since = Since::now();
@@ -51,7 +49,7 @@ impl Comparison {
         plain.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = plain.spawn().asked(asked)?;
         let drained = drain(&mut child);
-        let status = self.runtime.block_on(signals.wait(&mut child)).asked(asked)?;
+        let status = self.runtime.block_on(self.signals.wait(&mut child)).asked(asked)?;
         drained.asked(asked)?;
         let cost = since.cost();
         self.runtime.shutdown_timeout(LAST_CALLS);

@@ -48,7 +48,14 @@ async fn supervise(args: &Args, files: Arc<Files>) -> Result<Ran> {
         Ok(supervisor.map_or(Ok(()), Supervisor::wait))
     });
     let status = signals.wait(&mut child).await.asked(|| "wait for the command".into())?;
-    let Ok(supervised) = supervised.await else {
+    let supervised = tokio::select! {
+        supervised = supervised => supervised,
+        () = signals.stop() => {
+            let asked = "wait until the processes that the command left behind have ended";
+            return Err(Failure::new(asked, "a signal asked to stop"));
+        }
+    };
+    let Ok(supervised) = supervised else {
         return Err(Failure::new("watch the command's files", "a thread panicked"));
     };
     let watched = match supervised {
