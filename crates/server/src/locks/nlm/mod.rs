@@ -487,15 +487,11 @@ impl Program for Nlm4 {
             // NULL needs no credential (RFC 5531 section 11.1).
             return Ok(reply);
         }
-<<<<<<< HEAD
-        let identity = self.services.exports.identify(&call).await?;
-=======
         let ends = [call.peer.addr(), call.peer.local_addr()];
         let [host, server] = ends.map(|addr| addr.ip().to_canonical());
         let (route, user) = (Route { host, server }, call.peer.origin().only_user());
         let in_progress = self.begin(procedure, call.args.clone(), host, user);
-        let identity = call.identify().await?;
->>>>>>> srv
+        let identity = self.services.exports.identify(&call).await?;
         let Call { mut args, peer, .. } = call;
         let may_wait = peer.origin().speaks_for_machine() || peer.origin().is_privileged();
         let request = NlmRequest { nlm: &self, identity, route, user, may_wait, in_progress };
