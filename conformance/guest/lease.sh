@@ -12,7 +12,7 @@ mount_weir "$taken_by" '' $M2
 try_lock() { exec 6>>"$1"; flock -n 6; }
 
 echo first >$M/f; echo first >$M/h
-mkfifo /run/go /run/go_on
+mkfifo /run/go /run/go_on /run/end
 perl -e '
   use Fcntl ":flock"; $| = 1;
   open(my $f, "+<", "/run/mnt/f") or die "open: $!"; flock($f, LOCK_EX) or die "lock: $!";
@@ -30,8 +30,10 @@ perl -e '
   open(my $go, "<", "/run/go_on"); <$go>;
   $SIG{ALRM} = sub { print "hangs\n"; exit 1 }; alarm 90;
   sysseek $h, 0, 0; my $n = syswrite $h, "still locked\n"; my $synced = defined $n && $h->sync;
-  print $synced ? "written\n" : "refused: $!\n"; flock($h, LOCK_UN) or print "not unlocked: $!\n";
-  open(my $end, "<", "/run/go_on"); <$end>;' >/run/bystander &
+  my $said = $synced ? "written\n" : "refused: $!\n";
+  flock($h, LOCK_UN) or $said = "not unlocked: $!\n"; alarm 0; print $said;
+  # The file stays open.
+  open(my $end, "<", "/run/end"); <$end>;' >/run/bystander &
 bystander=$!
 for who in holder bystander; do
   for _ in $(seq 100); do grep -q locked /run/$who && break; sleep 0.1; done
@@ -58,13 +60,13 @@ grep -q '^refused: Input/output error' /run/holder || fail "what was written und
 [[ $(cat $M2/f) == second ]] || fail "the file holds $(cat $M2/f)"
 # It lost no more than that: version 4.0 cannot tell the client what it lost, so there it loses all.
 echo >/run/go_on
-for _ in $(seq 900); do grep -q 'written\|refused\|hangs' /run/bystander && break; sleep 0.1; done
+for _ in $(seq 900); do grep -q 'written\|refused\|not unlocked\|hangs' /run/bystander && break; sleep 0.1; done
 if [[ $held_by != 4.0 ]]; then
   grep -q '^written' /run/bystander || fail "the client lost another lock: $(cat /run/bystander)"
   try_lock $M2/h || fail 'a lock that was released is held'
   exec 6>&-; try_lock $M2/f || fail 'the lock of the second client is lost'
 fi
-echo >/run/go_on; wait $bystander
+timeout 100 bash -c 'echo >/run/end' || fail "the bystander has ended: $(cat /run/bystander)"; wait $bystander
 # The first client then works again: it sees the file's content, waits for the lock, and gets it.
 [[ $(cat $M/f) == second ]] || fail "the client that was cut off reads $(cat $M/f)"
 if (exec 7>>$M/f; flock -n 7); then fail 'the lock is held'; fi

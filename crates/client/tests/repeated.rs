@@ -360,7 +360,14 @@ async fn sessions_that_were_replaced_are_destroyed() {
             let lost = soon(nfs.getattr(nfs.root())).await;
             assert_eq!(lost.map(drop), Err(Error::TimedOut), "{version}, round {round}");
             drop(closed);
-            let again = soon(nfs.getattr(nfs.root())).await;
+            // On a busy machine, an attempt may take longer than the mount waits.
+            let mut again = soon(nfs.getattr(nfs.root())).await;
+            for _ in 0..20 {
+                if again.as_ref().err() != Some(&Error::TimedOut) {
+                    break;
+                }
+                again = soon(nfs.getattr(nfs.root())).await;
+            }
             assert_eq!(again.map(drop), Ok(()), "{version}, round {round}");
         }
         nfs.unmount().await;

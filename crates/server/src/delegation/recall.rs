@@ -35,7 +35,7 @@ use weir_base::Clock;
 use weir_nfs::v4::attr::{CHANGE, OF_DELEGATES, SIZE};
 use weir_nfs::v4::cb::{getattr, recall};
 use weir_nfs::v4::types::{NfsTime, StateId};
-use weir_nfs::v4::{Bitmap, CbOp, CbOpRes, Error};
+use weir_nfs::v4::{Bitmap, CbOp, CbOpRes};
 use weir_pagecache::{CachedFs, File};
 use weir_vfs::{Attr, Caller, FileKind};
 
@@ -257,19 +257,10 @@ impl Recalls {
                 file: self.exports.seal(order.node)[..].into(),
             });
             match self.callbacks.call(order.client, op, order.referring).await {
-                Some(CbOpRes::Recall(Ok(()))) => {
-                    self.state.lock().recall_answered(key, true);
-                    return;
-                }
+                Some(CbOpRes::Recall(Ok(()))) => return,
                 // The client cannot be reached, or has not yet received the reply that grants the
                 // delegation.
-                result => {
-                    if let Some(CbOpRes::Recall(Err(Error::BadHandle | Error::BadStateId))) = result
-                    {
-                        self.state.lock().recall_answered(key, false);
-                    }
-                    debug!("client {:?} was not told of a recall: {result:?}", order.client);
-                }
+                result => debug!("client {:?} was not told of a recall: {result:?}", order.client),
             }
             sleep(AGAIN).await;
         }

@@ -132,20 +132,29 @@ impl<F: Clone> State<F> {
     pub(super) fn note_revoked(&mut self, id: ClientId, revoked: Revoked) {
         let Ok(client) = self.clients.get_mut(id) else { return };
         self.unwritten.insert(client.owner.clone());
-        if !client.owner.sessions || self.revoked.len() >= MAX {
+        let is_delegation = revoked.kind == Kind::Delegation;
+        let is_full = client.revoked.len() >= MAX_REVOKED || self.revoked.len() >= MAX;
+        // A client that is not told of a delegation goes on using it. What it learns where it uses it goes first.
+        let spare = || client.revoked.iter().find(|other| other.kind != Kind::Delegation);
+        let forgotten = match spare().map(|spare| spare.key) {
+            spare @ Some(_) if is_full && is_delegation => spare,
+            _ if client.revoked.len() < MAX_REVOKED => None,
+            spare => spare.or_else(|| client.revoked.front().map(|oldest| oldest.key)),
+        };
+        if !client.owner.sessions || (self.revoked.len() >= MAX && forgotten.is_none()) {
             client.deny_unacknowledged(revoked.node);
             return;
         }
-        client.revoked.push_back(revoked);
-        client.shared.set_revoked(client.has_revoked_delegation());
-        let full = client.revoked.len() > MAX_REVOKED;
-        let oldest = if full { client.revoked.pop_front() } else { None };
-        if full {
+        if forgotten.is_some() {
             client.unacknowledged = ReclaimDenied::all();
         }
+        client.revoked.push_back(revoked);
+        if is_delegation {
+            client.shared.set_revoked(true);
+        }
         self.revoked.insert(revoked.key, (id, revoked.why));
-        if let Some(oldest) = oldest {
-            self.forget_revoked(oldest.key);
+        if let Some(key) = forgotten {
+            self.forget_revoked(key);
         }
     }
 
@@ -161,14 +170,7 @@ impl<F: Clone> State<F> {
             return Some(Err(StateError::BadStateId));
         }
         self.forget_revoked(key);
-        let locks: Vec<StateKey> = self.clients.get(client).map_or_else(
-            |_| Vec::new(),
-            |client| {
-                let under = client.revoked.iter().filter(|revoked| revoked.kind == Kind::Lock(key));
-                under.map(|lock| lock.key).collect()
-            },
-        );
-        locks.into_iter().for_each(|lock| self.forget_revoked(lock));
+        self.forget_revoked_locks(client, key);
         // Written once, when all is acknowledged. Until then the disk may deny too much, which is
         // safe.
         if let Ok(client) = self.clients.get(client)
@@ -177,6 +179,14 @@ impl<F: Clone> State<F> {
             self.unwritten.insert(client.owner.clone());
         }
         Some(Ok(()))
+    }
+
+    /// Forgets the revoked locks of a client under an open or a delegation.
+    pub(super) fn forget_revoked_locks(&mut self, client: ClientId, under: StateKey) {
+        let Ok(client) = self.clients.get(client) else { return };
+        let locks = client.revoked.iter().filter(|revoked| revoked.kind == Kind::Lock(under));
+        let locks: Vec<StateKey> = locks.map(|lock| lock.key).collect();
+        locks.into_iter().for_each(|lock| self.forget_revoked(lock));
     }
 
     /// Forgets a revocation.
@@ -281,6 +291,32 @@ mod tests {
         // Who frees the open has freed the locks under it.
         assert_eq!(state.free_stateid(a, open), Ok(()));
         assert!(state.revoked.is_empty() && state.files.is_empty());
+    }
+
+    #[test]
+    fn a_revoked_delegation_is_told_of_however_much_else_is_revoked() {
+        let mut state = state_after(&[]);
+        let a = ready(&mut state, "a", T0);
+        let noted = |number, kind| {
+            let node = Node { id: FileId { ino: number, generation: 0 }, ..NODE };
+            Revoked { key: StateKey { run: 1, number }, kind, node, why: Why::Expired }
+        };
+        state.note_revoked(a, noted(0, Kind::Delegation));
+        for number in 1..2 * MAX_REVOKED as u64 {
+            state.note_revoked(a, noted(number, Kind::Open));
+        }
+        let client = state.clients.get(a).unwrap();
+        assert!(client.has_revoked_delegation() && client.shared.has_revoked());
+        assert_eq!((client.revoked.len(), state.revoked.len()), (MAX_REVOKED, MAX_REVOKED));
+        // Nor does a table that others fill.
+        for number in 0..MAX as u64 {
+            state.revoked.entry(StateKey { run: 2, number }).or_insert((a, Why::Expired));
+        }
+        let b = ready(&mut state, "b", T0);
+        state.note_revoked(a, noted(1 << 20, Kind::Delegation));
+        assert_eq!(state.clients.get(a).unwrap().revoked.len(), MAX_REVOKED);
+        state.note_revoked(b, noted(1 << 21, Kind::Open));
+        assert!(state.clients.get(b).unwrap().revoked.is_empty());
     }
 
     #[test]

@@ -117,13 +117,26 @@ impl V4 {
         let mount = Weak::clone(&self.me);
         tokio::spawn(async move {
             session.slots.calls_ended().await;
-            let Some(v4) = mount.upgrade() else { return };
-            // The server may have lost it.
-            let op = Op::DestroySession(session.id);
-            match v4.call_alone("DESTROY_SESSION", op).await {
-                Ok(result) if result.status().is_ok() => {}
-                Ok(result) => tracing::debug!("{}", v4.failure_of("DESTROY_SESSION", &result)),
-                Err(error) => tracing::debug!("{error}"),
+            // The server may still execute a call that timed out here.
+            let mut backoff = Backoff::endless();
+            loop {
+                let Some(v4) = mount.upgrade().filter(|v4| !v4.ended.load(Relaxed)) else { return };
+                match v4.call_alone("DESTROY_SESSION", Op::DestroySession(session.id)).await {
+                    Ok(result) if result.status().is_ok() => return,
+                    Ok(result) => {
+                        // The server may have lost it.
+                        tracing::debug!("{}", v4.failure_of("DESTROY_SESSION", &result));
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::debug!("{error}");
+                        if error.to_vfs() != weir_vfs::Error::TimedOut {
+                            return;
+                        }
+                    }
+                }
+                drop(v4);
+                backoff.wait().await;
             }
         });
     }

@@ -28,6 +28,11 @@ use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::Access;
 
+/// Whether a server refused a user what it may not do.
+fn is_refused(error: &crate::Error) -> bool {
+    matches!(error.to_vfs(), weir_vfs::Error::AccessDenied)
+}
+
 impl V4 {
     /// Opens a file, or joins an existing open that suffices.
     pub(in crate::v4) async fn open_file(
@@ -43,21 +48,32 @@ impl V4 {
                 self.give_back_held(handle).await;
             }
             let delegated = self.grant_of(handle).is_some();
-            let (closed, suffices, asked) = {
+            let (closed, suffices, mut asked, may_ask_less) = {
                 let known = state.known.lock();
                 let same_cred = known.cred.as_deref() == Some(&*cred);
                 // An idle open is usable while the delegation that keeps it is.
                 let usable = same_cred && (known.count > 0 || delegated);
-                // Not what others of this mount have: this user may not be allowed that.
-                let asked = if same_cred { known.checked | access } else { access };
-                (known.closed, usable && known.checked.contains(access), asked)
+                // All that the mount has, so that this user's credential opens the file again for all its users.
+                let open = if known.is_open() { known.granted } else { Access::empty() };
+                let asked = access | if same_cred { known.checked } else { open };
+                // In minor version 0 the server takes CLOSE from the last user who opened, or from the mount's own.
+                let is_own = known.cred.as_deref() == Some(&*self.own);
+                let may_ask_less = !same_cred && (self.has_sessions() || is_own);
+                (known.closed, usable && known.checked.contains(access), asked, may_ask_less)
             };
             if closed {
                 // If its close was given up, the entry is still there.
                 self.opens.remove_entry(&state);
                 continue;
             }
-            if !suffices && let Err(error) = self.send_open(&state, &cred, asked).await {
+            let mut opened =
+                if suffices { Ok(()) } else { self.send_open(&state, &cred, asked).await };
+            if asked != access && may_ask_less && opened.as_ref().is_err_and(is_refused) {
+                // The user may not do what others of this mount do.
+                asked = access;
+                opened = self.send_open(&state, &cred, asked).await;
+            }
+            if let Err(error) = opened {
                 let was_opened_by = {
                     let mut known = state.known.lock();
                     known.closed = known.count == 0;

@@ -491,7 +491,16 @@ impl Program for Nlm4 {
         let [host, server] = ends.map(|addr| addr.ip().to_canonical());
         let (route, user) = (Route { host, server }, call.peer.origin().only_user());
         let in_progress = self.begin(procedure, call.args.clone(), host, user);
-        let identity = self.services.exports.identify(&call).await?;
+        let identity = match procedure {
+            // What a host has is its own to release, also after its last export was closed to it: NLM has no leases.
+            Procedure::Unlock
+            | Procedure::UnlockMsg
+            | Procedure::Cancel
+            | Procedure::CancelMsg
+            | Procedure::Unshare
+            | Procedure::FreeAll => call.identify().await?,
+            _ => self.services.exports.identify(&call).await?,
+        };
         let Call { mut args, peer, .. } = call;
         let may_wait = peer.origin().speaks_for_machine() || peer.origin().is_privileged();
         let request = NlmRequest { nlm: &self, identity, route, user, may_wait, in_progress };

@@ -199,7 +199,6 @@ impl<F: Clone> State<F> {
             made_by: made.then(|| by.clone()),
             by,
             stand_in: None,
-            is_unknown: false,
             writing: WriteInProgress::default(),
         };
         self.delegations.insert(key, delegation);
@@ -274,6 +273,7 @@ impl<F: Clone> State<F> {
             return Err(StateError::BadStateId);
         }
         self.drop_delegation(id.key);
+        self.forget_revoked_locks(client, id.key);
         Ok(())
     }
 
@@ -413,29 +413,17 @@ impl<F: Clone> State<F> {
         true
     }
 
-    /// A client answered a recall: `is_known` says whether it has the delegation.
-    pub(crate) fn recall_answered(&mut self, key: StateKey, is_known: bool) {
-        if let Some(d) = self.delegations.by_key.get_mut(&key) {
-            d.is_unknown = !is_known;
-        }
-    }
-
     /// Revokes a delegation.
     fn revoke_delegation(&mut self, key: StateKey, why: Why) {
         let Some(d) = self.delegations.by_key.get(&key) else { return };
-        let (client, node, is_unknown) = (d.client, d.node, d.is_unknown);
+        let (client, node) = (d.client, d.node);
         // Before the delegation goes: requests see that without the state's lock.
         if let Ok(client) = self.clients.get(client) {
             self.unwritten.insert(client.owner.clone());
         }
         self.end_stand_in(key, Some(why));
         self.drop_delegation(key);
-        if !is_unknown {
-            self.note_revoked(client, Revoked { key, kind: Kind::Delegation, node, why });
-        } else if let Ok(client) = self.clients.get_mut(client) {
-            // It cannot acknowledge what it does not have, so it would be told in every reply.
-            client.deny_unacknowledged(node);
-        }
+        self.note_revoked(client, Revoked { key, kind: Kind::Delegation, node, why });
     }
 
     /// Removes a delegation from every table.

@@ -223,24 +223,6 @@ fn a_delegation_not_returned_in_a_lease_is_revoked_until_freed() {
 }
 
 #[test]
-fn a_client_is_not_told_of_the_end_of_a_delegation_that_it_does_not_have() {
-    for (last, told) in [(false, false), (true, true)] {
-        let mut state = state_after(&[]);
-        let (a, id) = delegate(&mut state, "a", READ);
-        let b = ready(&mut state, "b", T0);
-        state.recall(NODE, Touch::Change, Some(b), T0);
-        // At first, the reply that grants it may be on its way.
-        state.recall_answered(id.key, false);
-        state.recall_answered(id.key, last);
-        state.clients.renew(a, LEASE + SEC);
-        assert!(!state.recall(NODE, Touch::Change, Some(b), LEASE + SEC).pending);
-        let client = state.clients.get(a).unwrap();
-        assert_eq!((client.has_revoked_delegation(), client.shared.has_revoked()), (told, told));
-        assert!(client.reclaim_denied().files.contains(&NODE));
-    }
-}
-
-#[test]
 fn a_delegation_is_not_revoked_before_the_writes_under_it_are_done() {
     let mut state = state_after(&[]);
     let (a, id) = delegate(&mut state, "a", WRITE);

@@ -191,9 +191,6 @@ pub(in crate::state) struct Delegation<F> {
     pub(in crate::state) made_by: Option<Principal>,
     /// The open for locks that were taken under the delegation.
     pub(in crate::state) stand_in: Option<StateKey>,
-    /// The client answered the last recall that it has no such delegation: it may not have received the reply that
-    /// grants it, now or ever.
-    pub(in crate::state) is_unknown: bool,
     pub(in crate::state) referring: Option<Referring>,
     pub(in crate::state) by: Principal,
     /// Its writes in progress.
