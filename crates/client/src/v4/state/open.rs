@@ -57,7 +57,7 @@ impl V4 {
                 let open = if known.is_open() { known.granted } else { Access::empty() };
                 let asked = access | if same_cred { known.checked } else { open };
                 // In minor version 0 the server takes CLOSE from the last user who opened, or from the mount's own.
-                let is_own = known.cred.as_deref() == Some(&*self.own);
+                let is_own = known.cred.as_deref() == Some(&self.own);
                 let may_ask_less = !same_cred && (self.has_sessions() || is_own);
                 (known.closed, usable && known.checked.contains(access), asked, may_ask_less)
             };
