@@ -34,8 +34,7 @@ impl Mounted {
             } else {
                 // With the owner, in one operation: a change that is refused leaves the bits, and no other owner has
                 // them for a moment.
-                let attr = self.fs.getattr(id).await?;
-                set.mode = Some(without_set_ids(&attr)).filter(|&kept| kept != attr.mode);
+                remove_bits(&mut set, killed_bits(&self.fs.getattr(id).await?));
             }
         }
         // ftruncate(2) needs the rights that the file was opened with, not those of the moment.
@@ -61,10 +60,10 @@ impl Mounted {
     /// Removes set-id bits: a change of data removes the rights that go with the old data. A program
     /// that may change the data need not own the file, so this runs in this process's own name.
     pub(super) async fn kill_set_ids(&self, id: FileId) -> Result<(), Errno> {
-        let attr = self.fs.getattr(id).await?;
-        let kept = without_set_ids(&attr);
-        if kept != attr.mode {
-            let set = SetAttr { mode: Some(kept), ..SetAttr::default() };
+        let killed = killed_bits(&self.fs.getattr(id).await?);
+        if killed != 0 {
+            let mut set = SetAttr::default();
+            remove_bits(&mut set, killed);
             match self.fs.setattr(&Caller::Own, id, &set).await {
                 // Only the owner changes the mode. The write itself removes the bits.
                 Err(Error::NotPermitted) if self.writes_kill_set_ids() => {}
@@ -179,11 +178,18 @@ fn keeps_set_ids() -> bool {
     !is_elsewhere && sets.is_ok_and(|sets| sets.effective.contains(CapabilitySet::FSETID))
 }
 
-/// The permission bits of a file whose set-id bits are removed. A set-group-id bit without permission
+/// The set-id bits of a file that a change of its data removes. A set-group-id bit without permission
 /// to execute for the group means mandatory locking, and stays.
-fn without_set_ids(attr: &Attr) -> u32 {
+fn killed_bits(attr: &Attr) -> u32 {
     let group = if attr.mode & 0o010 != 0 { 0o2000 } else { 0 };
-    attr.mode & !(0o4000 | group)
+    attr.mode & (0o4000 | group)
+}
+
+/// Removes permission bits from a file, and only these: its other bits may have changed since they were read.
+fn remove_bits(set: &mut SetAttr, bits: u32) {
+    if bits != 0 {
+        (set.mode, set.mode_mask) = (Some(0), Some(bits));
+    }
 }
 
 fn set_of(args: &SetattrIn) -> SetAttr {
