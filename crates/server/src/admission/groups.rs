@@ -5,7 +5,10 @@
 //!
 //! A look-up that fails takes no groups away: the last known ones apply until a look-up succeeds. Some directory
 //! services report their users as absent while they restart, so absence counts only [`ABSENT_AFTER`] the user was last
-//! found. For a user that was never found, a failed look-up is retried before the user counts as unknown.
+//! found. The first look-up of a user is retried if it fails, before the user counts as unknown.
+//!
+//! One call at a time looks a user up. Meanwhile, other calls use the groups that the user had when it was last found,
+//! or wait for the result if it never was.
 
 use crate::name_service;
 use hashlink::LruCache;
@@ -28,7 +31,7 @@ const ABSENT_HOLDS: Duration = Duration::from_secs(30);
 const ABSENT_AFTER: Duration = Duration::from_secs(600);
 /// How long the user of a failed look-up is not looked up again.
 const FAILED_HOLDS: Duration = Duration::from_secs(5);
-/// Look-ups of a user that was never found, before a failure counts.
+/// Look-ups of a user without a cached result, before a failure counts.
 const ATTEMPTS: usize = 5;
 /// Pause between them.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -52,12 +55,21 @@ impl GroupsOf {
     }
 }
 
+/// A user in the cache.
+#[derive(Debug, Default)]
+struct CachedUser {
+    known: Mutex<Option<Known>>,
+    /// Held by the call that looks the user up.
+    look_up: tokio::sync::Mutex<()>,
+}
+
 /// A cached result.
 #[derive(Debug)]
 struct Known {
     groups: Arc<GroupsOf>,
     /// When a look-up last found the user, if any has.
     found: Option<Instant>,
+    /// When the look-up ended.
     checked: Instant,
     holds: Duration,
 }
@@ -65,12 +77,12 @@ struct Known {
 /// The cached groups of users.
 #[derive(Debug)]
 pub(super) struct Groups {
-    known: Mutex<LruCache<u32, Known>>,
+    users: Mutex<LruCache<u32, Arc<CachedUser>>>,
 }
 
 impl Default for Groups {
     fn default() -> Self {
-        Self { known: Mutex::new(LruCache::new(MAX_USERS)) }
+        Self { users: Mutex::new(LruCache::new(MAX_USERS)) }
     }
 }
 
@@ -86,28 +98,28 @@ impl Groups {
         now: Instant,
         look_up: impl Fn(u32) -> io::Result<Option<GroupsOf>> + Clone + Send + 'static,
     ) -> Arc<GroupsOf> {
-        if let Some(known) = self.known.lock().get(&uid)
-            && now.saturating_duration_since(known.checked) < known.holds
-        {
-            return known.groups.clone();
+        let begun = Instant::now();
+        let user = self.users.lock().entry(uid).or_insert_with(Arc::default).clone();
+        if let Some(groups) = user.valid(now) {
+            return groups;
         }
-        let mut attempts = 0;
-        let found = loop {
-            let look_up = look_up.clone();
-            let found = name_service::look_up(move || look_up(uid)).await;
-            attempts += 1;
-            match found.unwrap_or_else(|panicked| Err(io::Error::other(panicked))) {
-                Err(_) if attempts < ATTEMPTS && self.last_found(uid).is_none() => {
-                    tokio::time::sleep(PAUSE).await;
-                }
-                found => break found,
-            }
+        let _looks_up = match (user.look_up.try_lock(), user.last_found()) {
+            (Ok(looks_up), _) => looks_up,
+            (Err(_), Some((_, groups))) => return groups,
+            (Err(_), None) => user.look_up.lock().await,
         };
+        // Another call may have looked the user up meanwhile.
+        if let Some(groups) = user.valid(now) {
+            return groups;
+        }
+        let attempts = if user.known.lock().is_none() { ATTEMPTS } else { 1 };
+        let found = look_up_repeatedly(uid, attempts, look_up).await;
         if let Err(error) = &found {
             warn!("cannot look up the groups of user {uid}: {error}");
         }
-        let before = self.last_found(uid);
-        let new = match (found, before) {
+        // A look-up may take longer than its result holds.
+        let now = now + begun.elapsed();
+        let new = match (found, user.last_found()) {
             (Ok(Some(groups)), _) => {
                 Known { groups: Arc::new(groups), found: Some(now), checked: now, holds: HOLDS }
             }
@@ -122,15 +134,43 @@ impl Groups {
             }
         };
         let groups = new.groups.clone();
-        self.known.lock().insert(uid, new);
+        *user.known.lock() = Some(new);
         groups
     }
+}
 
-    /// When a user was last found, and its groups then.
-    fn last_found(&self, uid: u32) -> Option<(Instant, Arc<GroupsOf>)> {
-        let mut known = self.known.lock();
-        let known = known.get(&uid)?;
+impl CachedUser {
+    /// The result of the last look-up, if it is still valid.
+    fn valid(&self, now: Instant) -> Option<Arc<GroupsOf>> {
+        let known = self.known.lock();
+        let known = known.as_ref()?;
+        let is_valid = now.saturating_duration_since(known.checked) < known.holds;
+        is_valid.then(|| known.groups.clone())
+    }
+
+    /// When the user was last found, and its groups then.
+    fn last_found(&self) -> Option<(Instant, Arc<GroupsOf>)> {
+        let known = self.known.lock();
+        let known = known.as_ref()?;
         Some((known.found?, known.groups.clone()))
+    }
+}
+
+/// Looks a user up. If this fails, up to `attempts` times.
+async fn look_up_repeatedly(
+    uid: u32,
+    attempts: usize,
+    look_up: impl Fn(u32) -> io::Result<Option<GroupsOf>> + Clone + Send + 'static,
+) -> io::Result<Option<GroupsOf>> {
+    let mut attempt = 1;
+    loop {
+        let look_up = look_up.clone();
+        let found = name_service::look_up(move || look_up(uid)).await;
+        match found.unwrap_or_else(|panicked| Err(io::Error::other(panicked))) {
+            Err(_) if attempt < attempts => tokio::time::sleep(PAUSE).await,
+            found => return found,
+        }
+        attempt += 1;
     }
 }
 
@@ -188,24 +228,92 @@ mod tests {
         panic!("a look-up panics, as this test wants")
     }
 
+    /// More than the time that a look-up takes, from whose end its result holds.
+    const LATE: Duration = Duration::from_secs(60);
+
     #[tokio::test]
     async fn a_failed_look_up_takes_no_groups_away() {
         let (groups, start) = (Groups::default(), Instant::now());
         assert_eq!(groups.find(7, start, found(70)).await.all(), [70]);
-        let mut now = start + HOLDS;
+        let mut now = start + HOLDS + LATE;
         assert_eq!(groups.find(7, now, fails).await.all(), [70]);
         assert_eq!(groups.find(7, now, found(71)).await.all(), [70], "not asked each time");
-        now += FAILED_HOLDS;
+        now += FAILED_HOLDS + LATE;
         assert_eq!(groups.find(7, now, absent).await.all(), [70], "its service may be restarting");
-        now = start + ABSENT_AFTER;
+        now = start + ABSENT_AFTER + LATE;
         assert_eq!(groups.find(7, now, panics).await.all(), [70]);
-        now += FAILED_HOLDS;
+        now += FAILED_HOLDS + LATE;
         assert_eq!(groups.find(7, now, found(71)).await.all(), [71]);
-        now += ABSENT_AFTER;
+        now += ABSENT_AFTER + LATE;
         assert_eq!(groups.find(7, now, absent).await.all(), [], "it is gone");
         assert_eq!(groups.find(7, now, found(72)).await.all(), []);
-        now += ABSENT_HOLDS;
+        now += ABSENT_HOLDS + LATE;
         assert_eq!(groups.find(7, now, found(72)).await.all(), [72]);
+    }
+
+    /// Fails after a pause, and counts.
+    fn slow(
+        calls: &Arc<AtomicUsize>,
+    ) -> impl Fn(u32) -> io::Result<Option<GroupsOf>> + Clone + Send + 'static {
+        let calls = calls.clone();
+        move |uid| {
+            std::thread::sleep(Duration::from_millis(100));
+            calls.fetch_add(1, Ordering::Relaxed);
+            fails(uid)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_result_holds_from_the_end_of_its_look_up() {
+        let (groups, start) = (Groups::default(), Instant::now());
+        let calls = Arc::default();
+        groups.find(7, start, found(70)).await;
+        let now = start + HOLDS + LATE;
+        assert_eq!(groups.find(7, now, slow(&calls)).await.all(), [70]);
+        assert_eq!(groups.find(7, now + FAILED_HOLDS, slow(&calls)).await.all(), [70]);
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        assert_eq!(groups.find(7, now + FAILED_HOLDS + LATE, found(71)).await.all(), [71]);
+    }
+
+    #[tokio::test]
+    async fn a_look_up_in_progress_delays_no_other_call_of_a_known_user() {
+        let (groups, start) = (Groups::default(), Instant::now());
+        groups.find(7, start, found(70)).await;
+        let now = start + HOLDS + LATE;
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let ended = Arc::new(Mutex::new(ended));
+        let first = groups.find(7, now, move |uid| {
+            let _ = ended.lock().recv();
+            found(71)(uid)
+        });
+        let others = async {
+            assert_eq!(groups.find(7, now, panics).await.all(), [70]);
+            assert_eq!(groups.find(8, now, found(80)).await.all(), [80]);
+            drop(end);
+        };
+        let (first, ()) = tokio::join!(biased; first, others);
+        assert_eq!(first.all(), [71]);
+        assert_eq!(groups.find(7, now, panics).await.all(), [71]);
+    }
+
+    /// Also if the call that looks it up goes away.
+    #[tokio::test]
+    async fn calls_of_a_user_that_was_never_found_share_a_look_up() {
+        let (groups, now) = (Groups::default(), Instant::now());
+        let gone = groups.find(7, now, found(69));
+        drop(futures_util::poll!(Box::pin(gone)));
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = {
+            let calls = calls.clone();
+            move |uid| {
+                calls.fetch_add(1, Ordering::Relaxed);
+                found(70)(uid)
+            }
+        };
+        let of = || groups.find(7, now, counted.clone());
+        let (a, b, c) = tokio::join!(of(), of(), of());
+        assert_eq!([a.all(), b.all(), c.all()], [[70]; 3]);
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]
@@ -221,5 +329,17 @@ mod tests {
         };
         assert_eq!(groups.find(7, Instant::now(), second).await.all(), [70]);
         assert_eq!(calls.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn only_the_first_look_up_is_retried() {
+        let (groups, start) = (Groups::default(), Instant::now());
+        let calls = Arc::default();
+        assert_eq!(groups.find(7, start, slow(&calls)).await.all(), []);
+        assert_eq!(calls.load(Ordering::Relaxed), ATTEMPTS);
+        let now = start + FAILED_HOLDS + LATE;
+        assert_eq!(groups.find(7, now, slow(&calls)).await.all(), []);
+        assert_eq!(calls.load(Ordering::Relaxed), ATTEMPTS + 1);
+        assert_eq!(groups.find(7, now + FAILED_HOLDS + LATE, found(70)).await.all(), [70]);
     }
 }

@@ -9,6 +9,9 @@
 //! 2. A release first marks the requests that it ends, and then takes the lock of the state. A request checks its
 //!    mark under that lock, in the transition that acquires the lock. So either the request sees the mark, or the
 //!    release frees what the request has acquired.
+//! 3. A marked request is answered DENIED_GRACE_PERIOD, on which a host retries, because its process may live: another
+//!    thread of it has closed a descriptor of the file, or the release came first and its execution was delayed. For a
+//!    killed process the host does not retry.
 
 use crate::handle::Node;
 use crate::state::{NlmOwner, Range};
@@ -96,7 +99,7 @@ impl Request {
 }
 
 impl InProgress<'_> {
-    /// Whether what the request wants has been released. The caller holds the lock of the state.
+    /// Whether what the request wants has been released. A caller that acquires it then holds the lock of the state.
     pub(super) fn is_overtaken(&self) -> bool {
         self.is_overtaken.load(Ordering::Relaxed)
     }

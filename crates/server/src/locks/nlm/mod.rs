@@ -17,8 +17,8 @@
 //! 5. A reclaim waits in the server while records cannot be written, until the grace period ends:
 //!    Linux's lock manager gives a lock up if its reclaim is answered DENIED_GRACE_PERIOD
 //!    (`nlmclnt_call` in fs/lockd/clntproc.c).
-//! 6. A request for a lock whose release has arrived meanwhile acquires nothing
-//!    ([`crate::locks::in_progress`]).
+//! 6. A request for a lock whose release has arrived meanwhile acquires nothing, and is answered
+//!    DENIED_GRACE_PERIOD ([`crate::locks::in_progress`]).
 
 mod callbacks;
 #[cfg(test)]
@@ -181,8 +181,8 @@ impl NlmRequest<'_> {
         owner(self.host(), self.user, lock)
     }
 
-    /// Checks that what the request acquires has not been released meanwhile. The caller holds the
-    /// lock of the state.
+    /// Checks that what the request acquires has not been released meanwhile. A caller that
+    /// acquires it then holds the lock of the state.
     fn check_wanted(&self) -> Result<(), NlmError> {
         let is_overtaken = self.in_progress.as_ref().is_some_and(InProgress::is_overtaken);
         if is_overtaken { Err(NlmError::Overtaken) } else { Ok(()) }
@@ -305,7 +305,7 @@ impl NlmRequest<'_> {
     }
 
     /// Executes a transition that acquires a lock or reservation ([`try_take`](Self::try_take)). A
-    /// reclaim that cannot be granted for want of a record is tried again.
+    /// reclaim that cannot be granted for want of a record is tried again until its release arrives.
     async fn take(
         &self,
         node: Node,
@@ -319,7 +319,8 @@ impl NlmRequest<'_> {
             let waits = reclaim
                 && taken == Err(Status::DeniedGracePeriod)
                 && services.records.is_failing()
-                && services.state.lock().grace.is_active(services.now());
+                && services.state.lock().grace.is_active(services.now())
+                && self.check_wanted().is_ok();
             if !waits {
                 return taken;
             }
@@ -461,7 +462,7 @@ fn holder(conflict: Conflict<Holder>) -> nlm::Holder {
 
 fn status(error: NlmError) -> Status {
     match error {
-        NlmError::Denied(_) | NlmError::ShareDenied | NlmError::Overtaken => Status::Denied,
+        NlmError::Denied(_) | NlmError::ShareDenied => Status::Denied,
         NlmError::Blocked => Status::Blocked,
         NlmError::Deadlock => Status::Deadlock,
         // The only status on which hosts retry.
@@ -469,7 +470,8 @@ fn status(error: NlmError) -> Status {
         | NlmError::NoGrace
         | NlmError::Delegated
         | NlmError::Doubted
-        | NlmError::Unsettled => Status::DeniedGracePeriod,
+        | NlmError::Unsettled
+        | NlmError::Overtaken => Status::DeniedGracePeriod,
         NlmError::TooMany | NlmError::Unknown => Status::DeniedNoLocks,
     }
 }

@@ -38,16 +38,16 @@ async fn a_lock_whose_release_overtakes_it_is_not_taken() {
     let released = f.overtaken(&a, f.take(&a, f.lock(1, 10, 10), EXCLUSIVE), async {
         assert_eq!(f.release(&a, f.lock(1, 19, 0)).await, Status::Granted);
     });
-    assert_eq!(released.await, Status::Denied);
+    assert_eq!(released.await, Status::DeniedGracePeriod);
     let cancelled = f.overtaken(&b, f.take(&b, f.lock(1, 10, 10), WAIT), async {
         assert_eq!(f.cancel(&b, f.lock(1, 10, 10)).await, Status::Granted);
     });
-    assert_eq!(cancelled.await, Status::Denied);
+    assert_eq!(cancelled.await, Status::DeniedGracePeriod);
     let freed = f.overtaken(&c, f.take(&c, f.lock(1, 10, 10), EXCLUSIVE), async {
         let all = Notify { name: "host".into(), state: 3 };
         f.call::<call::FreeAll>(&c, &all).await;
     });
-    assert_eq!(freed.await, Status::Denied);
+    assert_eq!(freed.await, Status::DeniedGracePeriod);
     let d = f.host(4).await;
     assert_eq!(f.take(&d, f.lock(1, 0, 0), EXCLUSIVE).await, Status::Granted);
     // Later requests are not affected.
@@ -81,6 +81,6 @@ async fn a_share_reservation_whose_release_overtakes_it_is_not_taken() {
     let asked = f.overtaken(&a, f.call::<call::Share>(&a, &share), async {
         assert_eq!(f.call::<call::Unshare>(&a, &share).await.status, Status::Granted);
     });
-    assert_eq!(asked.await.status, Status::Denied);
+    assert_eq!(asked.await.status, Status::DeniedGracePeriod);
     assert_eq!(f.call::<call::Share>(&b, &share).await.status, Status::Granted);
 }
