@@ -3,7 +3,7 @@
 //! 1. Only data from a source that did not change meanwhile is published.
 //! 2. A file is overwritten in place only on request, and only after a check that it is not the
 //!    source.
-//! 3. Two sources are not written in place to one file, whatever its names: the second one fails.
+//! 3. Two sources are not written in place to one file that has several names: the second one fails.
 
 use super::attributes::{self, Like};
 use super::copier::{Copier, Overwritten, add};
