@@ -304,6 +304,10 @@ impl<'a> Temporary<'a> {
             }
         }
         self.rename(name, flags).await
+        // The store may still rename it after this future is dropped. From now on it may be the published file.
+        if let Some(left) = self.copier.temporary.lock().get_mut(&self.number) {
+            left.is_publishing = true;
+        }
     }
 
     async fn rename(&self, to: &[u8], flags: RenameFlags) -> Result<()> {
@@ -350,7 +354,7 @@ pub(super) async fn take_back(
     match fs.lookup(&Caller::Own, entry).await {
         // It may have got its final name, although a failure was reported.
         Ok(now) if now.id != id => false,
-        Ok(now) if is_as_begun(&now) => true,
+        // Also if they look right: a change of the mode that was not awaited may still be under way.
         Ok(now) => {
             let uid = (now.uid != uid).then_some(uid);
             let set = SetAttr { mode: Some(MODE), uid, ..SetAttr::default() };
