@@ -86,9 +86,10 @@ impl Key {
         let nanos =
             |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let (mtime, ctime) = (nanos(source.mtime), nanos(source.ctime));
-        let Attr { size, fsid, .. } = source;
-        // Without the change attribute, which some servers advance when a file is read.
-        let state = format!("{fsid}/{}/{size}/{mtime}/{ctime}", source.id.ino);
+        let size = source.size;
+        // Without the change attribute, which some servers advance when a file is read, and without the number of
+        // the file system, which may be another one after a remount.
+        let state = format!("{}/{size}/{mtime}/{ctime}", source.id.ino);
         Self {
             name: xxh3_64(place.name.as_deref().unwrap_or_default()),
             source: xxh3_64(state.as_bytes()),
@@ -303,11 +304,11 @@ impl<'a> Temporary<'a> {
                 return Err(Error::Stale);
             }
         }
-        self.rename(name, flags).await
         // The store may still rename it after this future is dropped. From now on it may be the published file.
         if let Some(left) = self.copier.temporary.lock().get_mut(&self.number) {
             left.is_publishing = true;
         }
+        self.rename(name, flags).await
     }
 
     async fn rename(&self, to: &[u8], flags: RenameFlags) -> Result<()> {
