@@ -149,6 +149,12 @@ fn to_another_file_system_and_nothing_is_lost() {
         let file = here.join("file").to_str().unwrap().to_owned();
         let says = fail(1, ["mv", "-T", &file, &server.url("tree", version)]);
         assert!(says.contains("is a directory"), "{says}");
+        // A slash behind a name says that it is no file's.
+        for name in ["tree/sub/file/", "new/"] {
+            let says = fail(1, ["mv", "-T", &file, &server.url(name, version)]);
+            assert!(says.contains("not a directory"), "{says}");
+        }
+        assert_eq!(fs::read(export.join("tree/sub/file")).unwrap(), b"content");
         let says = fail(1, ["mv", "-n", &file, &server.url("tree/sub/file", version)]);
         assert!(says.contains("file exists"), "{says}");
         assert_eq!(fs::read(&file).unwrap(), b"x");
