@@ -189,7 +189,11 @@ fn an_interrupted_move_of_several_touches_no_further_source() {
     assert!(says.contains("interrupted"), "{says}");
     assert!(says.contains("is complete; not all of") || !export.join("a").exists(), "{says}");
     assert_eq!(count(here.join("a")), FILES);
-    assert_eq!((count(export.join("b")), count(here.clone())), (FILES, 1), "{says}");
+    assert_eq!(count(export.join("b")), FILES, "{says}");
+    // Otherwise the signal came after the first source was gone, while the second one was copied.
+    if export.join("a").exists() {
+        assert_eq!(count(here.clone()), 1, "{says}");
+    }
 }
 
 #[test]
