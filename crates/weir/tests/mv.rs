@@ -149,6 +149,12 @@ fn to_another_file_system_and_nothing_is_lost() {
         let file = here.join("file").to_str().unwrap().to_owned();
         let says = fail(1, ["mv", "-T", &file, &server.url("tree", version)]);
         assert!(says.contains("is a directory"), "{says}");
+        // A slash behind a name says that it is no file's.
+        for name in ["tree/sub/file/", "new/"] {
+            let says = fail(1, ["mv", "-T", &file, &server.url(name, version)]);
+            assert!(says.contains("not a directory"), "{says}");
+        }
+        assert_eq!(fs::read(export.join("tree/sub/file")).unwrap(), b"content");
         let says = fail(1, ["mv", "-n", &file, &server.url("tree/sub/file", version)]);
         assert!(says.contains("file exists"), "{says}");
         assert_eq!(fs::read(&file).unwrap(), b"x");
@@ -183,7 +189,11 @@ fn an_interrupted_move_of_several_touches_no_further_source() {
     assert!(says.contains("interrupted"), "{says}");
     assert!(says.contains("is complete; not all of") || !export.join("a").exists(), "{says}");
     assert_eq!(count(here.join("a")), FILES);
-    assert_eq!((count(export.join("b")), count(here.clone())), (FILES, 1), "{says}");
+    assert_eq!(count(export.join("b")), FILES, "{says}");
+    // Otherwise the signal came after the first source was gone, while the second one was copied.
+    if export.join("a").exists() {
+        assert_eq!(count(here.clone()), 1, "{says}");
+    }
 }
 
 #[test]

@@ -95,6 +95,8 @@ pub(crate) struct Left {
     /// A file to continue that may have its final mode and owner already: its identity, and the user who
     /// began it.
     pub(crate) begun: Option<(FileId, u32)>,
+    /// Whether it is being renamed to its final name, so that its mode and owner must stay.
+    pub(crate) is_publishing: bool,
 }
 
 impl Left {
@@ -112,6 +114,7 @@ impl Left {
             shown,
             is_kept,
             begun: None,
+            is_publishing: false,
         }
     }
 }
@@ -279,7 +282,8 @@ impl Copier {
         let unkept = |left: &HashMap<u64, Left>| {
             let first = left.iter().find(|(_, left)| !left.is_kept);
             first.map(|(&number, left)| {
-                (number, left.fs.clone(), left.dir, left.name.clone(), left.begun)
+                let begun = left.begun.filter(|_| !left.is_publishing);
+                (number, left.fs.clone(), left.dir, left.name.clone(), begun)
             })
         };
         // A file stays on the list during its removal, for an immediate end of the program.

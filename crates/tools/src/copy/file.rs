@@ -3,7 +3,7 @@
 //! 1. Only data from a source that did not change meanwhile is published.
 //! 2. A file is overwritten in place only on request, and only after a check that it is not the
 //!    source.
-//! 3. Two sources are not written in place to one file, whatever its names: the second one fails.
+//! 3. Two sources are not written in place to one file that has several names: the second one fails.
 
 use super::attributes::{self, Like};
 use super::copier::{Copier, Overwritten, add};
@@ -12,6 +12,7 @@ use super::{data, mirror, small, source, update};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::text::kind_name;
+use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use weir_pagecache::File;
@@ -163,10 +164,17 @@ async fn stream_in_place(
     let file = to.fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.asked(write)?;
     let there = file.getattr().await.asked(write)?;
     let from = stream.metadata().asked(|| format!("read {from_shown}"))?;
-    let is_alike = (from.ino(), from.len()) == (there.id.ino, there.size);
-    if from.is_file() && is_alike && from.modified().is_ok_and(|time| time == there.mtime) {
-        let asked = format!("copy {from_shown} to {}", to.shown);
-        return Err(Failure::new(asked, "they are the same file"));
+    if from.is_file() {
+        let read = || format!("read {from_shown}");
+        let is_alike = (from.ino(), from.len()) == (there.id.ino, there.size)
+            && from.modified().is_ok_and(|time| time == there.mtime);
+        // As in `refuse_source`: a layer in between may show other numbers, but not other changes.
+        let before = change_times(&stream).asked(read)?;
+        touch(to, id).await.asked(write)?;
+        if is_alike || change_times(&stream).asked(read)? != before {
+            let asked = format!("copy {from_shown} to {}", to.shown);
+            return Err(Failure::new(asked, "they are the same file"));
+        }
     }
     copier.in_place.lock().insert(to.shown.clone());
     let done = async {
@@ -183,6 +191,20 @@ async fn stream_in_place(
     add(&copier.tally.files, 1);
     copier.progress.made(from_shown, &to.shown);
     Ok(())
+}
+
+/// When the content and the attributes of a stream's file changed, also if the kernel's knowledge of them is old.
+fn change_times(stream: &std::fs::File) -> std::io::Result<[(i64, u32); 2]> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    let now = statx(stream, "", flags, StatxFlags::BASIC_STATS)?;
+    Ok([now.stx_mtime, now.stx_ctime].map(|time| (time.tv_sec, time.tv_nsec)))
+}
+
+/// Sets both times of a file to now, as a user may who may write to it.
+async fn touch(to: &Place, id: FileId) -> weir_vfs::Result<()> {
+    let now = Some(SetTime::Now);
+    let set = SetAttr { atime: now, mtime: now, ..SetAttr::default() };
+    to.fs.setattr(&Caller::Own, id, &set).await.map(drop)
 }
 
 /// What a failed copy in place leaves.
@@ -402,11 +424,8 @@ pub(crate) async fn refuse_source(
         return Err(same_file(source, to));
     }
     // Views of a file may show different numbers and times (a server in between generates them, a
-    // client caches them), but not different changes: the source must not show this one. A user who
-    // may write to a file may set both of its times to now.
-    let now = Some(SetTime::Now);
-    let touch = SetAttr { atime: now, mtime: now, ..SetAttr::default() };
-    to.fs.setattr(&Caller::Own, id, &touch).await.asked(write)?;
+    // client caches them), but not different changes: the source must not show this one.
+    touch(to, id).await.asked(write)?;
     // Reopened, so that a client in between asks its server.
     let anew = Source::open(source.place, source.attr.id).await?;
     // Nothing was read in between, so any difference counts.

@@ -86,9 +86,10 @@ impl Key {
         let nanos =
             |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let (mtime, ctime) = (nanos(source.mtime), nanos(source.ctime));
-        let Attr { size, fsid, .. } = source;
-        // Without the change attribute, which some servers advance when a file is read.
-        let state = format!("{fsid}/{}/{size}/{mtime}/{ctime}", source.id.ino);
+        let size = source.size;
+        // Without the change attribute, which some servers advance when a file is read, and without the number of
+        // the file system, which may be another one after a remount.
+        let state = format!("{}/{size}/{mtime}/{ctime}", source.id.ino);
         Self {
             name: xxh3_64(place.name.as_deref().unwrap_or_default()),
             source: xxh3_64(state.as_bytes()),
@@ -303,6 +304,10 @@ impl<'a> Temporary<'a> {
                 return Err(Error::Stale);
             }
         }
+        // The store may still rename it after this future is dropped. From now on it may be the published file.
+        if let Some(left) = self.copier.temporary.lock().get_mut(&self.number) {
+            left.is_publishing = true;
+        }
         self.rename(name, flags).await
     }
 
@@ -350,7 +355,7 @@ pub(super) async fn take_back(
     match fs.lookup(&Caller::Own, entry).await {
         // It may have got its final name, although a failure was reported.
         Ok(now) if now.id != id => false,
-        Ok(now) if is_as_begun(&now) => true,
+        // Also if they look right: a change of the mode that was not awaited may still be under way.
         Ok(now) => {
             let uid = (now.uid != uid).then_some(uid);
             let set = SetAttr { mode: Some(MODE), uid, ..SetAttr::default() };

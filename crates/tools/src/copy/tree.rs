@@ -42,8 +42,9 @@ struct Walk<'a> {
     opening: JoinSet<Result<Opened>>,
     /// Directories whose attributes are set after their files exist.
     made: Vec<Made>,
-    /// Files that have more than one name.
-    linked: HashMap<(u64, FileId), Copied>,
+    /// Files that have more than one name, by the addresses of the stores that they are copied to: a link cannot
+    /// leave its store.
+    linked: HashMap<(usize, u64, FileId), Copied>,
     /// Further names, linked once the files exist.
     links: Vec<(Copied, Place)>,
     /// Destination directories, which must not be copied themselves.
@@ -287,13 +288,14 @@ impl Walk<'_> {
     async fn regular(&mut self, from: Place, attr: Attr, to: Place) {
         let mut copied = None;
         if self.copier.options.preserve && attr.nlink > 1 {
-            let first = self.linked.get(&(attr.fsid, attr.id)).cloned();
+            let key = (Arc::as_ptr(to.fs.store()).addr(), attr.fsid, attr.id);
+            let first = self.linked.get(&key).cloned();
             if let Some(first) = first {
                 self.links.push((first, to));
                 return;
             }
             copied = Some(Copied::default());
-            self.linked.extend(copied.clone().map(|c| ((attr.fsid, attr.id), c)));
+            self.linked.extend(copied.clone().map(|c| (key, c)));
         }
         self.copier.progress.found(attr.size);
         if file::is_done(self.copier, &attr, &to) {

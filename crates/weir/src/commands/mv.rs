@@ -186,6 +186,15 @@ impl One<'_> {
         }
     }
 
+    /// Fails if the new name has a slash behind it, and the source is no directory: as for rename(2), that is no
+    /// name for a file.
+    fn refuse_slash(&self, source: FileKind) -> Result<()> {
+        match self.ends.to.ends_in_slash && source != FileKind::Directory {
+            true => Err(Error::NotDirectory).asked(|| self.asked()),
+            false => Ok(()),
+        }
+    }
+
     /// Fails if the file `ino`, which a move would replace, is another source.
     fn may_replace(&self, ino: u64) -> Result<()> {
         match self.moved.get(&ino) {
@@ -297,6 +306,7 @@ impl One<'_> {
         // As for rename(2), a link with a slash behind it is no name for what it leads to.
         let location = location.without_slash();
         if self.ends.target == Target::Name {
+            self.refuse_slash(source.existing("move")?.kind)?;
             return mounts.place(&location, Links::Stay).await;
         }
         match self.into(mounts).await? {
@@ -363,6 +373,9 @@ impl One<'_> {
         let (from, to) =
             pair(mounts, self.from, &self.ends.to.location, &to, into.as_ref(), &options).await?;
         let attr = from.existing("move")?.clone();
+        if into.is_none() {
+            self.refuse_slash(attr.kind)?;
+        }
         if self.from.name().is_none() {
             return Err(Failure::new(asked(), "a root cannot be moved"));
         }
