@@ -23,7 +23,7 @@ perl -e '
   sysseek $f, 0, 0; my $n = syswrite $f, "stale lock"; my $written = defined $n && close $f;
   print $written ? "written\n" : "refused: $!\n";' >/run/holder &
 holder=$!
-# Another program of the same client, with a lock that nobody else asks for.
+# Another program of the same client, with a lock that no other client asks for.
 perl -e '
   use Fcntl ":flock"; use IO::Handle; $| = 1;
   open(my $h, "+<", "/run/mnt/h") or die "open: $!"; flock($h, LOCK_EX) or die "lock: $!"; print "locked\n";

@@ -434,3 +434,55 @@ async fn replace(other: &Arc<NfsFs>) {
     let (new, old) = (root.entry(b"new"), root.entry(b"file"));
     other.rename(&Caller::Own, new, old, RenameFlags::Replace).await.unwrap();
 }
+
+/// A client whose locks the server has forgotten, so that others may have had them, gets an error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revoked_locks_are_reported_and_not_silently_retaken() {
+    for version in ["4.0", "4.1", "4.2"] {
+        let mut served = Served::start();
+        let nfs = served.mount(&format!("vers={version},timeo=20")).await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let file = new_file(&fs, fs.root(), "file").await;
+        file.lock(ME, lock(0, 10, true), false).await.unwrap();
+        // A server without known clients has no grace period.
+        served.forget();
+        // Twice, because runs are counted from 1 again.
+        served.restart();
+        served.restart();
+        let written = write(&*file, 0, b"not mine any more").await;
+        assert_eq!(written, Err(weir_vfs::Error::Io), "NFSv{version}");
+        file.unlock(ME, LockRange::ALL).await.unwrap();
+        write(&*file, 0, b"without a lock").await.unwrap();
+        file.lock(ME, lock(0, 10, true), false).await.unwrap();
+    }
+}
+
+/// Until a client acknowledges what was revoked from it, the server refuses its reclaims of the file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_taken_after_revoked_ones_survive_a_restart_of_the_server() {
+    for version in ["4.1", "4.2"] {
+        let mut served = Served::start();
+        (served.grace, served.lease) = (Duration::from_secs(2), Duration::from_secs(2));
+        served.restart();
+        let options = format!("vers={version},timeo=20");
+        let (ours, theirs) = (served.mount(&options).await, served.mount("vers=4.2").await);
+        let fs: Arc<dyn FileSystem> = ours.clone();
+        let file = new_file(&fs, fs.root(), "file").await;
+        file.lock(ME, lock(0, 10, true), false).await.unwrap();
+        let far = opened(&theirs, b"file").await;
+        raw::fall_silent(&ours, true).unwrap();
+        soon(far.lock(ME, lock(0, 10, true), true)).await.unwrap();
+        raw::fall_silent(&ours, false).unwrap();
+        let written = write(&*file, 0, b"not mine any more").await;
+        assert_eq!(written, Err(weir_vfs::Error::Io), "NFSv{version}");
+        file.unlock(ME, LockRange::ALL).await.unwrap();
+        far.unlock(ME, LockRange::ALL).await.unwrap();
+        drop(far);
+        file.lock(ME, lock(0, 10, true), false).await.unwrap();
+        served.restart();
+        let written = soon(write(&*file, 0, b"mine again")).await;
+        assert_eq!(written.map(drop), Ok(()), "NFSv{version}");
+        ours.unmount().await;
+        theirs.unmount().await;
+    }
+}

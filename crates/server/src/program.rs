@@ -56,8 +56,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// The caller that the credential names. Programs ask [`Exports::identify`](crate::export::Exports::identify), which
-    /// also refuses machines that no export is for.
+    /// The caller that the credential names. Programs ask
+    /// [`Exports::identify`](crate::export::Exports::identify), which also refuses machines that no export is for.
     ///
     /// # Errors
     /// The credential is malformed, or not accepted from this origin.

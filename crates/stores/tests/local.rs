@@ -12,7 +12,7 @@ use weir_stores::local::{IoEngine, LocalFs, LocalOptions};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, write};
 use weir_vfs::{
     Access, Acl, AclKind, AclWho, Caller, CreateMode, Cred, Error, FileId, FileKind, FileSystem,
-    Permissions, ReaddirRequest, SegmentKind, SetAttr, SetTime, XattrMode,
+    Permissions, ReaddirRequest, SegmentKind, SetAttr,
 };
 
 const OWN: Caller = Caller::Own;
@@ -53,36 +53,6 @@ async fn content(fs: &Arc<dyn FileSystem>, id: FileId) -> Vec<u8> {
 }
 
 const READ_WRITE: Permissions = Permissions::READ.union(Permissions::WRITE);
-
-#[tokio::test]
-async fn attributes_of_an_open_file_without_a_name_can_be_changed() {
-    let dir = temp_dir();
-    let fs = open(dir.path());
-    let file = new_file(&fs, fs.root(), "f").await;
-    let id = file.getattr().await.unwrap().id;
-    fs.unlink(&OWN, fs.root().entry(b"f")).await.unwrap();
-    let mtime = Some(SetTime::To(SystemTime::UNIX_EPOCH + Duration::from_secs(7)));
-    let set = SetAttr { mode: Some(0o640), mtime, ..SetAttr::default() };
-    let attr = fs.setattr(&OWN, id, &set).await.unwrap();
-    assert_eq!((attr.mode, attr.nlink), (0o640, 0));
-    assert_eq!(
-        file.getattr().await.unwrap().mtime,
-        SystemTime::UNIX_EPOCH + Duration::from_secs(7)
-    );
-    fs.check_access(&OWN, id, READ_WRITE).await.unwrap();
-    let name = id.xattr(b"user.a");
-    match fs.set_xattr(&OWN, name, b"value", XattrMode::Either).await {
-        Err(Error::NotSupported) => weir_skip::skip("no extended attributes here"),
-        set => {
-            set.unwrap();
-            assert_eq!(fs.get_xattr(&OWN, name).await.unwrap(), b"value");
-            assert_eq!(fs.list_xattrs(&OWN, id).await.unwrap(), [b"user.a"]);
-            fs.remove_xattr(&OWN, name).await.unwrap();
-        }
-    }
-    drop(file);
-    assert_eq!(fs.setattr(&OWN, id, &set).await.unwrap_err(), Error::Stale);
-}
 
 #[tokio::test]
 async fn handles_outlive_the_program() {

@@ -2,7 +2,7 @@
 //!
 //! Such a request may wait, for example for a recall, and the release of the lock may overtake it: the requesting
 //! process is killed, and its kernel releases what the process may have got. The request must not succeed after that,
-//! because nobody would release the lock.
+//! because no process would release the lock.
 //!
 //! 1. A request is listed before it waits for anything, so a release that arrives later by the same connection finds
 //!    it.

@@ -195,7 +195,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let exports = Exports::open(vec![export], Handles::new([7; 32]), dir.path()).unwrap();
         let mount = Mount3::new(Arc::new(exports));
-        // The length of the path, the path, and bytes that nobody asked for.
+        // The length of the path, the path, and bytes that belong to no argument.
         let record: Bytes = [&[0, 0, 0, 4][..], b"/a/b", &[0; 1 << 20]].concat().into();
         let path: DirPath = Decoder::new(record.clone()).get().unwrap();
         mount.remember(Ipv4Addr::LOCALHOST.into(), &path);
