@@ -5,14 +5,14 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use weir_skip::is_root;
 use weir_stores::local::{IoEngine, LocalFs, LocalOptions};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, write};
 use weir_vfs::{
     Access, Acl, AclKind, AclWho, Caller, CreateMode, Cred, Error, FileId, FileKind, FileSystem,
-    Permissions, ReaddirRequest, SegmentKind, SetAttr,
+    Permissions, ReaddirRequest, SegmentKind, SetAttr, SetTime,
 };
 
 const OWN: Caller = Caller::Own;
