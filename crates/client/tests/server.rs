@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use weir_client::{MountOptions, NfsFs, NfsUrl, Version, raw};
+use weir_client::{MountOptions, NfsFs, NfsUrl, Version};
 use weir_nfs::mount;
 use weir_nfs::v3::op::readdir::Chain;
 use weir_nfs::v4::OpCode;
@@ -22,8 +22,8 @@ use weir_server::Versions;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::testing::{bytes_of, new_file, read, read_all, suite, write};
 use weir_vfs::{
-    Access, Caller, Capabilities, CreateMode, Cred, FileSystem, IoFlags, Lock, LockOwner,
-    LockRange, ReaddirRequest, SegmentKind, SetAttr,
+    Access, Caller, Capabilities, CreateMode, FileSystem, IoFlags, Lock, LockOwner, LockRange,
+    ReaddirRequest, SegmentKind, SetAttr,
 };
 use weir_xdr::Decoder;
 
