@@ -5,7 +5,7 @@ mod common;
 use common::Served;
 use common::between::Between;
 use futures_util::TryStreamExt;
-use futures_util::future::{FutureExt, maybe_done};
+use futures_util::future::maybe_done;
 use std::io::{ErrorKind, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
