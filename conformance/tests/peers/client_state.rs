@@ -146,25 +146,6 @@ fn the_suite_of_stores_passes_at_ganesha() {
 }
 
 #[test]
-fn the_suite_of_stores_passes_at_knfsd() {
-    let suite = client_test("peer");
-    let script = conformance::workspace().join(SCRIPTS).join("client-suite.sh");
-    let (script, suite, weir) = (script.display(), suite.display(), weir().display());
-    let versions = ["3", "4.0", "4.1", "4.2"];
-    let client = |at: &str| {
-        format!(
-            "bash {script} {suite} {weir} 192.0.2.2 /run/exp \"\" {at} \"{}\"",
-            versions.join(" ")
-        )
-    };
-    if let Some(text) = beside_knfsd(client) {
-        for version in versions {
-            assert!(text.contains(&format!("client suite {version}: ok")), "{text}");
-        }
-    }
-}
-
-#[test]
 fn an_ended_client_leaves_no_state_at_knfsd() {
     let script = conformance::workspace().join(SCRIPTS).join("client-leftovers.sh");
     let (script, weir) = (script.display(), weir().display());
