@@ -125,7 +125,8 @@ fn killable(export: &Path, options: &str) -> String {
 fn a_partitioned_client_loses_its_locks_and_stops_writing() {
     let Some(guest) = Guest::find() else { return };
     // After 20 s, unlike after 5, the client still has its session when it is told what it lost.
-    let runs = [("4.0", "4.2", "5"), ("4.1", "4.0", "5"), ("4.2", "4.1", "5"), ("4.1", "4.0", "20")];
+    let runs =
+        [("4.0", "4.2", "5"), ("4.1", "4.0", "5"), ("4.2", "4.1", "5"), ("4.1", "4.0", "20")];
     for (held_by, taken_by, lease) in runs {
         let dir = scratch();
         let export = dir.path().join("export");
