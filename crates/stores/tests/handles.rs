@@ -7,14 +7,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use weir_stores::local::{LocalFs, LocalOptions};
-use weir_stores::testing::new_file;
-use weir_vfs::{
-    Caller, CreateMode, Error, FileId, FileSystem, Permissions, ReaddirRequest, Result, SetAttr,
-    SetTime, XattrMode,
-};
+use weir_vfs::{Caller, CreateMode, Error, FileId, FileSystem, ReaddirRequest, Result, SetAttr};
 
 const OWN: Caller = Caller::Own;
 
@@ -279,34 +275,4 @@ async fn a_file_system_keeps_its_number_on_another_device() {
         }
         assert_eq!(fsid(&mounted).await, number, "{mkfs:?}");
     }
-}
-
-#[tokio::test]
-async fn attributes_of_an_open_file_without_a_name_can_be_changed() {
-    let dir = temp_dir();
-    let fs = open(dir.path(), None, |_| ());
-    let file = new_file(&fs, fs.root(), "f").await;
-    let id = file.getattr().await.unwrap().id;
-    fs.unlink(&OWN, fs.root().entry(b"f")).await.unwrap();
-    let mtime = Some(SetTime::To(SystemTime::UNIX_EPOCH + Duration::from_secs(7)));
-    let set = SetAttr { mode: Some(0o640), mtime, ..SetAttr::default() };
-    let attr = fs.setattr(&OWN, id, &set).await.unwrap();
-    assert_eq!((attr.mode, attr.nlink), (0o640, 0));
-    assert_eq!(
-        file.getattr().await.unwrap().mtime,
-        SystemTime::UNIX_EPOCH + Duration::from_secs(7)
-    );
-    fs.check_access(&OWN, id, Permissions::READ | Permissions::WRITE).await.unwrap();
-    let name = id.xattr(b"user.a");
-    match fs.set_xattr(&OWN, name, b"value", XattrMode::Either).await {
-        Err(Error::NotSupported) => weir_skip::skip("no extended attributes here"),
-        set => {
-            set.unwrap();
-            assert_eq!(fs.get_xattr(&OWN, name).await.unwrap(), b"value");
-            assert_eq!(fs.list_xattrs(&OWN, id).await.unwrap(), [b"user.a"]);
-            fs.remove_xattr(&OWN, name).await.unwrap();
-        }
-    }
-    drop(file);
-    assert_eq!(fs.setattr(&OWN, id, &set).await.unwrap_err(), Error::Stale);
 }

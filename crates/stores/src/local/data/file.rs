@@ -73,8 +73,8 @@ impl LocalFile {
         file: OwnedFd,
         access: Access,
     ) -> Self {
+        inode.opened(&io, file.as_fd());
         let (file, direct) = (Arc::new(file), OnceLock::new());
-        inode.opened(&io, &file);
         let opened = Arc::new(Opened { io, inode, file, access, direct });
         Self { opened, locks: Locks::default() }
     }

@@ -17,7 +17,7 @@ use crate::local::sys;
 use parking_lot::Mutex;
 use rustix::fs::StatxFlags;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::{Arc, Weak};
 use weir_vfs::FileId;
@@ -42,8 +42,6 @@ pub(in crate::local) struct State {
     seen: Seen,
     /// Number of open files, and the kernel's name for the file if it reports changes.
     files: usize,
-    /// Their descriptors.
-    descriptors: Vec<Weak<OwnedFd>>,
     pub(in crate::local) mark: Option<Box<[u8]>>,
     /// For coarse stamps: the last stamp, and our changes seen under it.
     stamp: u64,
@@ -133,20 +131,13 @@ impl Inode {
         self.foreign.load(Acquire)
     }
 
-    /// A descriptor of one of the open files.
-    pub(in crate::local) fn descriptor(&self) -> Option<Arc<OwnedFd>> {
-        self.state.lock().descriptors.iter().find_map(Weak::upgrade)
-    }
-
-    pub(in crate::local) fn opened(&self, io: &Io, file: &Arc<OwnedFd>) {
+    pub(in crate::local) fn opened(&self, io: &Io, file: BorrowedFd<'_>) {
         let mut state = self.state.lock();
         state.files += 1;
-        state.descriptors.retain(|file| file.strong_count() > 0);
-        state.descriptors.push(Arc::downgrade(file));
         if state.files == 1
             && let Some(watch) = &io.watch
         {
-            state.mark = watch.mark(file.as_fd(), Arc::downgrade(&self.foreign));
+            state.mark = watch.mark(file, Arc::downgrade(&self.foreign));
         }
     }
 

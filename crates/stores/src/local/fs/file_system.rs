@@ -68,7 +68,7 @@ impl FileSystem for LocalFs {
     async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr> {
         self.call(|| {
             check_owners(set)?;
-            let Pinned { file, stat: found } = self.hold_file(id)?;
+            let Pinned { file, stat: found } = self.tree.pin(id)?;
             if set.is_empty() {
                 return Ok(self.attr(id, &found));
             }
@@ -93,7 +93,7 @@ impl FileSystem for LocalFs {
 
     async fn access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<Permissions> {
         self.call(|| {
-            let pinned = self.hold_file(id)?;
+            let pinned = self.tree.pin(id)?;
             let file = pinned.file.as_fd();
             let _as_caller = self.identity.assume(caller)?;
             Ok(sys::granted(file, mask, self.identity.likely_permissions(caller, &pinned.stat))?)
@@ -103,7 +103,7 @@ impl FileSystem for LocalFs {
 
     async fn check_access(&self, caller: &Caller, id: FileId, mask: Permissions) -> Result<()> {
         self.call(|| {
-            let pinned = self.hold_file(id)?;
+            let pinned = self.tree.pin(id)?;
             let _as_caller = self.identity.assume(caller)?;
             match sys::may_access(pinned.file.as_fd(), mask)? {
                 true => Ok(()),

@@ -21,7 +21,7 @@ use crate::local::probe::{default_dir_fds, is_local, max_file_size, probe, proce
 use crate::local::sys;
 use crate::local::sys::proc_path;
 use crate::local::tree::nodes::Nodes;
-use crate::local::tree::{Pinned, Tree, c_name, stat};
+use crate::local::tree::{Tree, c_name, stat};
 use crate::rules::{DEFAULT_FILE_MODE, check_name, check_owners};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Uid};
@@ -119,21 +119,6 @@ impl LocalFs {
             capabilities,
             is_local,
         }))
-    }
-
-    /// Holds a file, by one of its names; by an open file if it has none any more.
-    fn hold_file(&self, id: FileId) -> Result<Pinned> {
-        let nameless = || {
-            let file = self.inodes.get(id)?.descriptor()?;
-            let stat = stat(file.as_fd()).ok()?;
-            // One that was moved out of the directory has a name.
-            (stat.stx_nlink == 0).then_some(Pinned { file, stat })
-        };
-        match self.tree.pin(id) {
-            // It is nowhere, or a search goes on.
-            Err(error @ (Error::Stale | Error::WouldBlock)) => nameless().ok_or(error),
-            pinned => pinned,
-        }
     }
 
     /// Makes system calls on this thread.

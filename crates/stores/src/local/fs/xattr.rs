@@ -48,7 +48,7 @@ impl LocalFs {
     }
 
     pub(super) fn xattr_names(&self, caller: &Caller, id: FileId) -> Result<Vec<Vec<u8>>> {
-        let pinned = self.hold_file(id)?;
+        let pinned = self.tree.pin(id)?;
         let _as_caller = self.identity.assume(caller)?;
         let mut names = Vec::with_capacity(MAX_BYTES);
         rustix::fs::listxattr(
@@ -67,7 +67,7 @@ impl LocalFs {
     }
 
     pub(super) fn acl(&self, acl: AclName) -> Result<Option<Acl>> {
-        let pinned = self.hold_file(acl.id)?;
+        let pinned = self.tree.pin(acl.id)?;
         let path = proc_path(pinned.file.as_fd());
         let name = acl_xattr(acl.kind);
         let value = match get(&path, name, ACL_BYTES) {
@@ -85,7 +85,7 @@ impl LocalFs {
     pub(super) fn change_acl(&self, caller: &Caller, acl: AclName, to: Option<&Acl>) -> Result<()> {
         let AclName { id, kind } = acl;
         let name = acl_xattr(kind);
-        let pinned = self.hold_file(id)?;
+        let pinned = self.tree.pin(id)?;
         let path = proc_path(pinned.file.as_fd());
         // A list includes permission bits.
         let _modes = self.lock_mode(id);
@@ -113,7 +113,7 @@ impl LocalFs {
     /// Runs a change that time stamps may be too coarse to show.
     fn changing<T>(&self, id: FileId, change: impl FnOnce() -> Result<T>) -> Result<T> {
         if let Some(inode) = self.inodes.get(id) {
-            let held = self.hold_file(id)?;
+            let held = self.tree.pin(id)?;
             return inode.changing(&self.io, held.file.as_fd(), change);
         }
         let changed = change();
@@ -133,7 +133,7 @@ impl LocalFs {
             return Err(Error::NotSupported);
         }
         let name = c_name(xattr.name)?;
-        let pinned = self.hold_file(xattr.id)?;
+        let pinned = self.tree.pin(xattr.id)?;
         let _as_caller = self.identity.assume(caller)?;
         Ok(call(&proc_path(pinned.file.as_fd()), &name).map_err(io::Error::from)?)
     }
