@@ -56,3 +56,27 @@ async fn a_file_that_another_user_writes_can_be_opened_to_read() {
         nfs.unmount().await;
     }
 }
+
+/// The server has lost the open of the writer, who has not noticed, when the reader opens.
+#[tokio::test]
+async fn a_reader_does_not_narrow_an_open_that_the_server_has_lost() {
+    for version in ["4.0", "4.1", "4.2"] {
+        let mut served = Served::start();
+        let nfs = served.mount(&format!("vers={version},timeo=20")).await;
+        let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
+        let new = nfs.root().entry(b"file").with(&set);
+        let id = nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap().attr.id;
+        let writer = nfs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap();
+        write(&*writer, 0, b"before!").await.unwrap();
+        served.forget();
+        // Twice, because runs are counted from 1 again.
+        served.restart();
+        served.restart();
+        let user = Caller::As(Cred { uid: 1000, gid: 1000, groups: Vec::new() });
+        let reader = nfs.open(&user, id, Access::READ).await.unwrap();
+        let written = write(&*writer, 0, b"written").await;
+        assert_eq!(written.map(drop), Ok(()), "NFSv{version}");
+        assert_eq!(read_all(&*reader, 7).await, b"written", "NFSv{version}");
+        nfs.unmount().await;
+    }
+}

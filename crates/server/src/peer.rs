@@ -92,7 +92,7 @@ impl Peer {
     /// The credential is malformed, or not accepted from this origin.
     pub(crate) async fn identify(&self, auth: &OpaqueAuth) -> Result<Identity, AuthStatus> {
         let identified = self.admission.identify(auth, &self.origin).await;
-        if identified == Err(AuthStatus::TooWeak) && !self.refused.swap(true, Ordering::Relaxed) {
+        if identified == Err(AuthStatus::TooWeak) && self.is_first_refusal() {
             let claim = auth.auth_sys().map(|sys| format!("to be user {}", sys.uid));
             warn!(
                 "{}: claims {}, from {}: refused (see the options `secure` and `auth_none`)",
@@ -102,6 +102,11 @@ impl Peer {
             );
         }
         identified
+    }
+
+    /// Whether no call of this connection was refused before, so that the log tells of one.
+    pub(crate) fn is_first_refusal(&self) -> bool {
+        !self.refused.swap(true, Ordering::Relaxed)
     }
 
     /// Whether the server accepts AUTH_NONE.

@@ -23,6 +23,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tracing::warn;
 use weir_rpc::AuthStatus;
 use weir_vfs::FileId;
 
@@ -181,7 +182,14 @@ impl Exports {
     /// [`Call::identify`]; [`AuthStatus::TooWeak`] if no export is for the caller's machine: such a machine leaves no
     /// state here, and takes none from others by their names.
     pub(crate) async fn identify(&self, call: &Call) -> Result<Identity, Refusal> {
-        if !self.table.read().is_for(call.peer.addr().ip()) {
+        let peer = &call.peer;
+        if !self.table.read().is_for(peer.addr().ip()) {
+            if peer.is_first_refusal() {
+                warn!(
+                    "{}: no export is for this machine: refused (see the option `clients`)",
+                    peer.addr()
+                );
+            }
             return Err(Refusal::Auth(AuthStatus::TooWeak));
         }
         call.identify().await

@@ -84,7 +84,7 @@ pub(crate) struct Nsm1 {
     run: u32,
     clock: Arc<dyn Clock>,
     queries: Arc<HostQueries>,
-    /// Requests of hosts for locks, which a notice ends.
+    /// Requests of hosts for locks, which a notice over a connection ends.
     pub(super) requests: RequestsInProgress,
 }
 
@@ -254,12 +254,17 @@ impl Nsm1 {
         }
     }
 
+    /// Whether a host has locks, waits for one, or is requesting one.
+    pub(crate) fn has_to_release(&self, host: IpAddr) -> bool {
+        self.queries.confirm.state.lock().nlm_run_of(host).is_some()
+            || self.requests.has_any_of(host)
+    }
+
     /// Handles a host's statement over a connection that it has restarted or needs no locks: frees
     /// its locks.
     pub(crate) fn noticed_by_connection(&self, from: &Peer, what: &str) {
         let host = from.addr().ip().to_canonical();
-        let has_locks = self.queries.confirm.state.lock().nlm_run_of(host).is_some();
-        if (has_locks || self.requests.has_any_of(host))
+        if self.has_to_release(host)
             && self.counts(from.addr())
             && is_of_host(from.addr(), from.origin())
         {

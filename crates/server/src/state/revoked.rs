@@ -132,25 +132,26 @@ impl<F: Clone> State<F> {
     pub(super) fn note_revoked(&mut self, id: ClientId, revoked: Revoked) {
         let Ok(client) = self.clients.get_mut(id) else { return };
         self.unwritten.insert(client.owner.clone());
+        let (has_most, are_most) = (client.revoked.len() >= MAX_REVOKED, self.revoked.len() >= MAX);
         let is_delegation = revoked.kind == Kind::Delegation;
-        let is_full = client.revoked.len() >= MAX_REVOKED || self.revoked.len() >= MAX;
-        // A client that is not told of a delegation goes on using it. What it learns where it uses it goes first.
-        let spare = || client.revoked.iter().find(|other| other.kind != Kind::Delegation);
-        let forgotten = match spare().map(|spare| spare.key) {
-            spare @ Some(_) if is_full && is_delegation => spare,
-            _ if client.revoked.len() < MAX_REVOKED => None,
-            spare => spare.or_else(|| client.revoked.front().map(|oldest| oldest.key)),
+        // A client that is not told of a delegation goes on using it, so entries of other kinds go first.
+        let spare = client.revoked.iter().find(|other| other.kind != Kind::Delegation);
+        let forgotten = match (has_most, are_most && is_delegation) {
+            (true, _) => spare.or(client.revoked.front()),
+            (false, true) => spare,
+            (false, false) => None,
         };
-        if !client.owner.sessions || (self.revoked.len() >= MAX && forgotten.is_none()) {
+        let forgotten = forgotten.map(|other| other.key);
+        if !client.owner.sessions || (are_most && forgotten.is_none()) {
             client.deny_unacknowledged(revoked.node);
             return;
-        }
-        if forgotten.is_some() {
-            client.unacknowledged = ReclaimDenied::all();
         }
         client.revoked.push_back(revoked);
         if is_delegation {
             client.shared.set_revoked(true);
+        }
+        if forgotten.is_some() {
+            client.unacknowledged = ReclaimDenied::all();
         }
         self.revoked.insert(revoked.key, (id, revoked.why));
         if let Some(key) = forgotten {

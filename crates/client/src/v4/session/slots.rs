@@ -26,8 +26,6 @@ struct Table {
     waiting: VecDeque<oneshot::Sender<Slot>>,
     /// The session is unusable.
     dead: bool,
-    /// Number of calls in progress.
-    in_use: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -58,7 +56,7 @@ impl Slots {
     pub(in crate::v4) fn new(count: usize) -> Arc<Self> {
         let count = count.clamp(1, MAX_SLOTS);
         let slots = vec![State { sequence: 1, busy: false }; count];
-        let table = Table { slots, limit: count, waiting: VecDeque::new(), dead: false, in_use: 0 };
+        let table = Table { slots, limit: count, waiting: VecDeque::new(), dead: false };
         Arc::new(Self { table: Mutex::new(table), ended: Notify::new() })
     }
 
@@ -100,7 +98,7 @@ impl Slots {
 
     /// Waits for the end of the calls in progress of a session that was killed. One task waits for it.
     pub(in crate::v4) async fn calls_ended(&self) {
-        while self.table.lock().in_use > 0 {
+        while self.table.lock().slots.iter().any(|slot| slot.busy) {
             self.ended.notified().await;
         }
     }
@@ -120,7 +118,6 @@ impl Slots {
                 if table.waiting.is_empty() {
                     slot.released = true;
                     table.slots[slot.id as usize].busy = false;
-                    table.in_use -= 1;
                     return;
                 }
             }
@@ -134,7 +131,6 @@ impl Table {
         let limit = self.limit.min(self.slots.len());
         let id = self.slots[..limit].iter().position(|slot| !slot.busy)?;
         self.slots[id].busy = true;
-        self.in_use += 1;
         let highest = self.slots.iter().rposition(|slot| slot.busy).unwrap_or(id);
         Some(Slot {
             slots: Arc::clone(slots),
@@ -164,25 +160,23 @@ impl Slot {
         let slot = &mut table.slots[self.id as usize];
         slot.sequence = slot.sequence.wrapping_add(executed.into());
         slot.busy = false;
-        table.in_use -= 1;
         self.slots.serve(&mut table);
-        drop(table);
-        self.slots.ended.notify_one();
+        if table.dead {
+            self.slots.ended.notify_one();
+        }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        match (self.released, self.sent) {
-            (true, _) => {}
-            (false, true) => {
-                self.slots.kill();
-                self.slots.table.lock().in_use -= 1;
-                self.slots.ended.notify_one();
-            }
-            // The waiter was dropped after it had been assigned this slot.
-            (false, false) => self.free(false),
+        if self.released {
+            return;
         }
+        // Else the waiter was dropped after it had been assigned this slot.
+        if self.sent {
+            self.slots.kill();
+        }
+        self.free(false);
     }
 }
 

@@ -71,7 +71,13 @@ impl V4 {
             if asked != access && may_ask_less && opened.as_ref().is_err_and(is_refused) {
                 // The user may not do what others of this mount do.
                 asked = access;
+                let before = state.known.lock().stateid;
                 opened = self.send_open(&state, &cred, asked).await;
+                let mut known = state.known.lock();
+                if known.is_open() && known.stateid.other != before.other {
+                    // The server had lost the open, and this one is not for all: the next I/O opens it for them.
+                    known.stateid = before;
+                }
             }
             if let Err(error) = opened {
                 let was_opened_by = {

@@ -221,6 +221,12 @@ impl Caller {
             match next {
                 Some(Message::Granted(granted)) => self.grant(granted).await,
                 Some(Message::Answer(answer)) => self.answer(answer).await,
+                // Without a connection, the task waits for nothing.
+                None if self.connection.is_none() => {
+                    if self.leave() {
+                        return;
+                    }
+                }
                 None => {
                     if timeout(KEEP_CONNECTION, self.more.notified()).await.is_err() && self.leave()
                     {
@@ -261,9 +267,21 @@ impl Caller {
         let begun = Instant::now();
         let args = self.granted_args(granted);
         let (mut may_know, mut pause) = (false, *PAUSE.start());
-        while self.services.state.lock().nlm_is_granting(number) {
+        loop {
             let host = self.route.host;
-            match self.call::<Res>(Procedure::Granted, &args).await {
+            let left = GRANT_PATIENCE.saturating_sub(begun.elapsed());
+            let connected = timeout(left, self.connected()).await;
+            // The host may have given the lock up while the connection was made, and may want it again by now.
+            if !self.services.state.lock().nlm_is_granting(number) {
+                self.connection = connected.ok().and_then(Result::ok);
+                return;
+            }
+            let answer = match connected {
+                Ok(Ok(connection)) => self.call_over(connection, Procedure::Granted, &args).await,
+                Ok(Err(failed)) => Err(failed),
+                Err(_) => Err(Failed { error: net::Error::TimedOut(GRANT_PATIENCE), sent: false }),
+            };
+            match answer {
                 Ok(Res { status: Status::DeniedGracePeriod, .. }) => {}
                 Ok(Res { status, .. }) => {
                     let wants = status == Status::Granted || may_know;
@@ -321,14 +339,28 @@ impl Caller {
         procedure: Procedure,
         args: &(impl Encode + Sync),
     ) -> Result<R, Failed> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => self.connect().await.map_err(|error| Failed { error, sent: false })?,
-        };
+        let connection = self.connected().await?;
+        self.call_over(connection, procedure, args).await
+    }
+
+    async fn call_over<R: Decode>(
+        &mut self,
+        mut connection: Connection,
+        procedure: Procedure,
+        args: &(impl Encode + Sync),
+    ) -> Result<R, Failed> {
         let result = connection.program.call(nlm::ID, procedure as u32, args).await;
         let result = result.map_err(|error| Failed { error, sent: true })?;
         self.connection = Some(connection);
         Ok(result)
+    }
+
+    /// The connection of the last call, or a new one.
+    async fn connected(&mut self) -> Result<Connection, Failed> {
+        match self.connection.take() {
+            Some(connection) => Ok(connection),
+            None => self.connect().await.map_err(|error| Failed { error, sent: false }),
+        }
     }
 
     async fn connect(&self) -> Result<Connection, net::Error> {

@@ -476,6 +476,15 @@ fn status(error: NlmError) -> Status {
     }
 }
 
+/// Whether a procedure only gives up what its host has.
+fn releases(procedure: Procedure) -> bool {
+    use Procedure as P;
+    matches!(
+        procedure,
+        P::Unlock | P::UnlockMsg | P::Cancel | P::CancelMsg | P::Unshare | P::FreeAll
+    )
+}
+
 #[async_trait]
 impl Program for Nlm4 {
     fn id(&self) -> ProgramId {
@@ -493,15 +502,11 @@ impl Program for Nlm4 {
         let [host, server] = ends.map(|addr| addr.ip().to_canonical());
         let (route, user) = (Route { host, server }, call.peer.origin().only_user());
         let in_progress = self.begin(procedure, call.args.clone(), host, user);
-        let identity = match procedure {
-            // What a host has is its own to release, also after its last export was closed to it: NLM has no leases.
-            Procedure::Unlock
-            | Procedure::UnlockMsg
-            | Procedure::Cancel
-            | Procedure::CancelMsg
-            | Procedure::Unshare
-            | Procedure::FreeAll => call.identify().await?,
-            _ => self.services.exports.identify(&call).await?,
+        // What a host has is its own to release, also after its last export was closed to it: NLM has no leases.
+        let identity = if releases(procedure) && self.monitor.has_to_release(host) {
+            call.identify().await?
+        } else {
+            self.services.exports.identify(&call).await?
         };
         let Call { mut args, peer, .. } = call;
         let may_wait = peer.origin().speaks_for_machine() || peer.origin().is_privileged();

@@ -76,6 +76,18 @@ impl Client {
         page.entries.0.iter().map(|e| (name(&e.name), e.attrs.clone())).collect()
     }
 
+    /// Opens and locks a file of an export; returns the stateids of both.
+    async fn open_and_lock(&mut self, path: &'static str) -> [StateId; 2] {
+        let opened = then(then(walk(path), self.open_op("file", 0)), Op::Getfh(()));
+        let results = self.ok(opened).await;
+        let (Some(OpRes::Open(Ok(opened))), Ok(file)) = (results.get(2), handle(&results)) else {
+            panic!("{results:?}")
+        };
+        let lock = super::locks::lock_op(opened.stateid, LockType::Write, false);
+        let OpRes::Lock(Ok(held)) = self.on(&file, lock).await else { panic!() };
+        [opened.stateid, held]
+    }
+
     pub(super) async fn handle_of(&mut self, path: &'static str) -> FileHandle {
         handle(&self.ok(then(walk(path), Op::Getfh(()))).await).unwrap()
     }
@@ -201,13 +213,7 @@ async fn machines_that_no_export_is_for_take_nothing_from_clients() {
     let options = ExportOptions { clients, ..ExportOptions::default() };
     let f = serve(vec![export(&cache(), "/a", options)]).await;
     let mut a = f.client("a").await;
-    let opened = then(then(walk("/a"), a.open_op("file", 0)), Op::Getfh(()));
-    let results = a.ok(opened).await;
-    let (Some(OpRes::Open(Ok(opened))), Ok(file)) = (results.get(2), handle(&results)) else {
-        panic!("{results:?}")
-    };
-    let lock = super::locks::lock_op(opened.stateid, LockType::Write, false);
-    let OpRes::Lock(Ok(held)) = a.on(&file, lock).await else { panic!() };
+    let states = a.open_and_lock("/a").await;
 
     // Another machine that takes the name of the client, as after a reboot.
     let restarted = exchange_id::Args {
@@ -223,7 +229,7 @@ async fn machines_that_no_export_is_for_take_nothing_from_clients() {
         let denied = Denial::AuthError(AuthStatus::TooWeak);
         assert_eq!(header, ReplyHeader::denied(outside.xid, denied));
     }
-    assert_eq!(a.tested(&[opened.stateid, held]).await, [Ok(()); 2]);
+    assert_eq!(a.tested(&states).await, [Ok(()); 2]);
 }
 
 #[tokio::test]
@@ -286,21 +292,15 @@ async fn removing_an_export_closes_its_open_files() {
     let weak = b.fs.downgrade();
     let f = serve(vec![a.clone(), b]).await;
     let mut c = f.client("a").await;
-    let opened = then(then(walk("/b"), c.open_op("file", 0)), Op::Getfh(()));
-    let results = c.ok(opened).await;
-    let (Some(OpRes::Open(Ok(opened))), Ok(file)) = (results.get(2), handle(&results)) else {
-        panic!("{results:?}")
-    };
-    let lock = super::locks::lock_op(opened.stateid, LockType::Write, false);
-    let OpRes::Lock(Ok(held)) = c.on(&file, lock).await else { panic!() };
+    let states = c.open_and_lock("/b").await;
     assert!(weak.upgrade().is_some());
     f.server.set_exports(vec![a]).unwrap();
     assert!(weak.upgrade().is_none(), "its file system is let go of");
     assert_eq!(c.list("/").await.len(), 1);
     assert_eq!(c.status_flags, sequence::StatusFlags::empty(), "other exports are not concerned");
-    assert_eq!(c.tested(&[opened.stateid, held]).await, [Err(Error::AdminRevoked); 2]);
-    c.ok(vec![Op::FreeStateid(opened.stateid)]).await;
-    assert_eq!(c.tested(&[opened.stateid, held]).await, [Err(Error::BadStateId); 2]);
+    assert_eq!(c.tested(&states).await, [Err(Error::AdminRevoked); 2]);
+    c.ok(vec![Op::FreeStateid(states[0])]).await;
+    assert_eq!(c.tested(&states).await, [Err(Error::BadStateId); 2]);
 }
 
 /// Creates a file of `len` bytes in an export, bypassing the cache.

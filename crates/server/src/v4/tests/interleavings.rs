@@ -638,7 +638,7 @@ async fn a_client_keeps_its_lease_while_the_store_delays_its_call() {
 }
 
 /// Opens a file in two exports, and creates another in the first, whose store delays that for two lease times. Returns
-/// what another client gets that opens the two files meanwhile, and the client.
+/// what another client gets that opens the two files meanwhile.
 async fn opened_beside_a_hanging_call(has_idle_slot: bool) -> Vec<Result<(), Error>> {
     static CLOCK: LazyLock<Arc<ManualClock>> = LazyLock::new(Arc::default);
     const LEASE: Duration = Duration::from_secs(90);

@@ -160,6 +160,8 @@ struct Fixture {
     dir: tempfile::TempDir,
     /// The port of all hosts' programs.
     port: u16,
+    /// Keeps the port from other tests: no host has its address.
+    _port: TcpListener,
     read_only: bool,
     /// Restart notices are accepted from ports below this.
     ports_below: u16,
@@ -198,8 +200,8 @@ impl Fixture {
             .unwrap();
         // In memory, so that no file of the server waits for a busy disk.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let probe = TcpListener::bind("127.0.77.1:0").await.unwrap();
-        let port = probe.local_addr().unwrap().port();
+        let reserved = TcpListener::bind("127.0.77.254:0").await.unwrap();
+        let port = reserved.local_addr().unwrap().port();
         let (server, served, addr) =
             serve(&fs, dir.path(), port, read_only, ports_below, GRACE).await;
         let mut client = RpcClient::connect(addr, Source::ANY, LIMITS).await.unwrap();
@@ -207,8 +209,8 @@ impl Fixture {
         let root: mount::MntRes = client.call(mount::ID, mnt, &args).await.unwrap();
         let root = Handles::open(dir.path()).unwrap().unseal(&root.unwrap().handle).unwrap();
         let file = Node { id: made.attr.id, ..root };
-        let (server, grace) = (Some(server), GRACE);
-        Self { server, served, addr, fs, file, dir, port, read_only, ports_below, grace }
+        let (server, grace, _port) = (Some(server), GRACE, reserved);
+        Self { server, served, addr, fs, file, dir, port, _port, read_only, ports_below, grace }
     }
 
     async fn stop(&mut self) {

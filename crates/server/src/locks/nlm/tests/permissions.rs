@@ -2,6 +2,7 @@
 //! file, or any right to read or write it, as the kernel says. The server does not remember who had which lock.
 
 use super::*;
+use crate::export::{ClientAccess, ClientRule};
 use crate::kernel_rights::{Change, MayOpen, OWNER, USERS, User, set_mode};
 use std::os::unix::fs::chown;
 use weir_vfs::Capabilities;
@@ -75,4 +76,21 @@ async fn hosts_lock_and_reclaim_what_their_users_may_use() {
         }
     }
     assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// NLM has no leases, so a lock that its host cannot release stays until the host restarts.
+#[tokio::test]
+async fn a_host_releases_its_lock_after_its_last_export_was_closed_to_it() {
+    let f = Fixture::new().await;
+    let (a, b) = (f.host(1).await, f.host(2).await);
+    assert_eq!(f.take(&a, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
+    let network = "127.0.77.2".parse().unwrap();
+    let rule = ClientRule { network, access: ClientAccess::ReadWrite, squash: None };
+    let options =
+        ExportOptions { squash: Squash::Nobody, clients: vec![rule], ..ExportOptions::default() };
+    let export = Export { path: "/".into(), source: "/".into(), fs: f.fs.clone(), options };
+    f.server.as_ref().unwrap().set_exports(vec![export]).unwrap();
+    assert_eq!(f.take(&b, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Denied);
+    assert_eq!(f.release(&a, f.lock(1, 0, 10)).await, Status::Granted);
+    assert_eq!(f.take(&b, f.lock(1, 0, 10), EXCLUSIVE).await, Status::Granted);
 }
