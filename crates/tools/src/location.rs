@@ -49,19 +49,22 @@ impl Location {
         }
     }
 
-    /// Whether a slash follows the name: only a directory is there, or a symbolic link that stands for one.
+    /// Whether a slash, or `/.`, follows the name: only a directory is there, or a symbolic link that stands for one.
     pub fn ends_in_slash(&self) -> bool {
         match self {
-            Self::Local(path) => path.as_os_str().as_bytes().ends_with(b"/"),
+            Self::Local(path) => {
+                let bytes = path.as_os_str().as_bytes();
+                bytes.ends_with(b"/") || bytes.ends_with(b"/.")
+            }
             Self::Nfs(url) => url.ends_in_slash,
         }
     }
 
-    /// The same name without slashes at the end, so that a symbolic link there stands for itself.
+    /// The same name without slashes and `/.` at the end, so that a symbolic link there stands for itself.
     #[must_use]
     pub fn without_slash(&self) -> Self {
         match self {
-            // An iterator over components leaves out slashes at the end.
+            // An iterator over components leaves these out.
             Self::Local(path) => Self::Local(path.components().as_path().to_path_buf()),
             Self::Nfs(url) => Self::Nfs(NfsUrl { ends_in_slash: false, ..url.clone() }),
         }
@@ -92,31 +95,6 @@ impl Location {
     }
 }
 
-/// A location as written: a trailing slash indicates a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// Where the file is.
-    pub location: Location,
-    /// A slash follows the path.
-    pub ends_in_slash: bool,
-}
-
-impl Written {
-    /// Parses a location, which may contain any bytes.
-    ///
-    /// # Errors
-    /// As of [`Location::parse`].
-    pub fn parse(text: OsString) -> weir_client::Result<Self> {
-        let location = Location::parse(text.clone())?;
-        let path = match &location {
-            Location::Local(_) => text.as_bytes(),
-            // Options come after the path.
-            Location::Nfs(_) => text.as_bytes().split(|&byte| byte == b'?').next().unwrap_or(b""),
-        };
-        Ok(Self { ends_in_slash: path.ends_with(b"/"), location })
-    }
-}
-
 /// Whether the text looks like a URL, well-formed or not. `host:/path` and `http://host/path` are
 /// not local paths, unless there is a directory called `host:`.
 fn is_url(text: &str) -> bool {
@@ -143,13 +121,15 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
 
     #[test]
-    fn a_slash_at_the_end_is_kept() {
-        let slash = |text: &str| Written::parse(text.into()).unwrap().ends_in_slash;
-        for directory in ["a/", "/", "a/?b/", "nfs://h/a/", "nfs://h/", "nfs://h/a/?vers=3"] {
-            assert!(slash(directory), "{directory}");
+    fn a_name_that_only_a_directory_can_have() {
+        let ends_in_slash = |text: &str| Location::parse(text.into()).unwrap().ends_in_slash();
+        for directory in
+            ["a/", "/", "a/?b/", "a/.", "a/./", "nfs://h/a/", "nfs://h/a/?vers=3", "nfs://h/a/."]
+        {
+            assert!(ends_in_slash(directory), "{directory}");
         }
-        for other in ["a", "a/b", "nfs://h/a", "nfs://h/a?x=/"] {
-            assert!(!slash(other), "{other}");
+        for other in ["a", "a/b", "a/.b", "a.", "nfs://h/a", "nfs://h/a?x=/"] {
+            assert!(!ends_in_slash(other), "{other}");
         }
     }
 

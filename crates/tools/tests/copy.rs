@@ -662,3 +662,32 @@ async fn a_copy_has_the_users_attributes_of_the_file_that_it_replaces() {
         assert_eq!(names, [expected]);
     }
 }
+
+/// Two stores that were cloned number their files alike.
+#[tokio::test]
+async fn files_of_two_stores_are_not_taken_for_names_of_one() {
+    for in_place in [false, true] {
+        let cache = Cache::new(Config::default()).unwrap();
+        let to = cache.mount(MemoryFs::new());
+        // So that no copy has the number of its source.
+        make_empty(&to, "other").await;
+        if in_place {
+            let id = write(&to, "x", b"old").await;
+            to.link(&Caller::Own, id, to.root().entry(b"y")).await.unwrap();
+        }
+        let mut pairs = Vec::new();
+        for (name, bytes) in [("x", &b"of one"[..]), ("y", b"of the other")] {
+            let from = cache.mount(MemoryFs::new());
+            let id = write(&from, name, bytes).await;
+            from.link(&Caller::Own, id, from.root().entry(b"second")).await.unwrap();
+            pairs.push((place(&from, name).await, place(&to, name).await));
+        }
+        let options = Options { preserve: true, in_place, ..Options::default() };
+        let copier = Arc::new(Copier::new(options, 32 << 20, ()));
+        copier.copy(pairs).await;
+        let said = copier.summary(Duration::from_secs(1), 0);
+        assert_eq!((said.failures.len(), said.hard_links), (in_place.into(), 0), "{said:?}");
+        let size = async |name: &str| place(&to, name).await.attr.unwrap().size;
+        assert!(in_place || (size("x").await, size("y").await) == (6, 12), "{said:?}");
+    }
+}

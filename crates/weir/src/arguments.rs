@@ -6,7 +6,7 @@ use clap::builder::{
 use std::error::Error;
 use weir_client::MountOptions;
 use weir_tools::failure::{Failure, Result};
-use weir_tools::location::{Location, Written};
+use weir_tools::location::Location;
 use weir_tools::mounts::Mounts;
 use weir_tools::size::Size;
 
@@ -63,11 +63,6 @@ impl JsonArgs {
 /// Parses a location, which may contain any bytes.
 pub(crate) fn location() -> impl TypedValueParser<Value = Location> {
     OsStringValueParser::new().try_map(Location::parse)
-}
-
-/// Parses a location, and records whether it ends with a slash.
-pub(crate) fn written() -> impl TypedValueParser<Value = Written> {
-    OsStringValueParser::new().try_map(Written::parse)
 }
 
 /// Parses a number of bytes: a size, but no share of one.

@@ -150,10 +150,14 @@ fn to_another_file_system_and_nothing_is_lost() {
         let says = fail(1, ["mv", "-T", &file, &server.url("tree", version)]);
         assert!(says.contains("is a directory"), "{says}");
         // A slash behind a name says that it is no file's.
-        for name in ["tree/sub/file/", "new/"] {
+        for name in ["tree/sub/file/", "tree/sub/file/.", "new/"] {
             let says = fail(1, ["mv", "-T", &file, &server.url(name, version)]);
             assert!(says.contains("not a directory"), "{says}");
         }
+        let [from, to] = [server.url("tree/sub/file", version), format!("{file}/.")];
+        let says = fail(1, ["mv", "-T", &from, &to]);
+        assert!(says.contains("not a directory"), "{says}");
+        assert_eq!(fs::read(&file).unwrap(), b"x");
         assert_eq!(fs::read(export.join("tree/sub/file")).unwrap(), b"content");
         let says = fail(1, ["mv", "-n", &file, &server.url("tree/sub/file", version)]);
         assert!(says.contains("file exists"), "{says}");

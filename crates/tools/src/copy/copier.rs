@@ -5,6 +5,7 @@ use super::offload::Offload;
 use super::options::{Options, Overwrite};
 use super::progress::Progress;
 use super::rate::Rate;
+use super::source::Identity;
 use super::summary::{FileStats, Summary};
 use super::temporary::take_back;
 use crate::failure::Failure;
@@ -92,11 +93,9 @@ pub(crate) struct Left {
     pub(crate) shown: String,
     /// Whether a later run may continue it.
     pub(crate) is_kept: bool,
-    /// A file to continue that may have its final mode and owner already: its identity, and the user who
-    /// began it.
+    /// A file to continue that may have its final mode and owner already, but not its final name: its identity,
+    /// and the user who began it.
     pub(crate) begun: Option<(FileId, u32)>,
-    /// Whether it is being renamed to its final name, so that its mode and owner must stay.
-    pub(crate) is_publishing: bool,
 }
 
 impl Left {
@@ -114,14 +113,13 @@ impl Left {
             shown,
             is_kept,
             begun: None,
-            is_publishing: false,
         }
     }
 }
 
 /// The source of a file that is overwritten in place.
 pub(crate) struct Overwritten {
-    pub(crate) source: (u64, FileId),
+    pub(crate) source: Identity,
     /// What the user calls the source.
     pub(crate) shown: String,
     /// Held while the file is written.
@@ -282,8 +280,7 @@ impl Copier {
         let unkept = |left: &HashMap<u64, Left>| {
             let first = left.iter().find(|(_, left)| !left.is_kept);
             first.map(|(&number, left)| {
-                let begun = left.begun.filter(|_| !left.is_publishing);
-                (number, left.fs.clone(), left.dir, left.name.clone(), begun)
+                (number, left.fs.clone(), left.dir, left.name.clone(), left.begun)
             })
         };
         // A file stays on the list during its removal, for an immediate end of the program.

@@ -396,7 +396,7 @@ async fn overwritten(
     let write = || format!("write {}", to.shown);
     let there = file.getattr().await.asked(write)?;
     let overwritten = Overwritten {
-        source: (source.attr.fsid, source.attr.id),
+        source: source::Identity::of(&source.attr),
         shown: source.place.shown.clone(),
         turn: tokio::sync::Mutex::default(),
     };

@@ -76,6 +76,24 @@ pub fn is_same(a: &Attr, b: &Attr) -> bool {
     a.id.ino == b.id.ino && (is_one_file_system(a, b) || times(a) == times(b))
 }
 
+/// Tells the file of one name from that of another name. Cloned servers may give their file systems and files the
+/// same numbers, so these alone do not tell files of two servers apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    fsid: u64,
+    id: FileId,
+    size: u64,
+    mtime: SystemTime,
+    ctime: SystemTime,
+}
+
+impl Identity {
+    pub(crate) fn of(attr: &Attr) -> Self {
+        let &Attr { fsid, id, size, mtime, ctime, .. } = attr;
+        Self { fsid, id, size, mtime, ctime }
+    }
+}
+
 /// Whether two files are in one file system, by its number. 0 says nothing: each server may have an export of that
 /// number (exports(5): `fsid=0`).
 pub(crate) fn is_one_file_system(a: &Attr, b: &Attr) -> bool {

@@ -304,11 +304,18 @@ impl<'a> Temporary<'a> {
                 return Err(Error::Stale);
             }
         }
-        // The store may still rename it after this future is dropped. From now on it may be the published file.
-        if let Some(left) = self.copier.temporary.lock().get_mut(&self.number) {
-            left.is_publishing = true;
+        let swap = |begun| {
+            let mut listed = self.copier.temporary.lock();
+            listed.get_mut(&self.number).and_then(|left| std::mem::replace(&mut left.begun, begun))
+        };
+        // The store may still rename it after this future is dropped, or after it timed out. From now on it may be
+        // the published file, whose mode and owner must stay.
+        let begun = swap(None);
+        let renamed = self.rename(name, flags).await;
+        if renamed.as_ref().is_err_and(|&error| error != Error::TimedOut) {
+            swap(begun);
         }
-        self.rename(name, flags).await
+        renamed
     }
 
     async fn rename(&self, to: &[u8], flags: RenameFlags) -> Result<()> {
@@ -328,13 +335,13 @@ impl<'a> Temporary<'a> {
     pub(crate) async fn abandon(self, is_useless: bool) {
         let name = self.name.lock().clone();
         let place = self.place;
-        let is_begun = Key::parse(&name).is_some_and(|(_, durable)| durable > 0);
-        let begun = self.copier.temporary.lock().get(&self.number).and_then(|left| left.begun);
+        let left =
+            self.copier.temporary.lock().get(&self.number).map(|left| (left.is_kept, left.begun));
         let is_kept = !is_useless
-            && is_begun
-            && match begun {
-                Some(begun) => take_back(&place.fs, place.dir.entry(&name), begun).await,
-                None => true,
+            && match left {
+                Some((_, Some(begun))) => take_back(&place.fs, place.dir.entry(&name), begun).await,
+                Some((is_kept, None)) => is_kept,
+                None => false,
             };
         if !is_kept {
             // It may be gone already; the earlier failure is the one to report.

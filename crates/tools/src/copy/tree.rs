@@ -44,7 +44,7 @@ struct Walk<'a> {
     made: Vec<Made>,
     /// Files that have more than one name, by the addresses of the stores that they are copied to: a link cannot
     /// leave its store.
-    linked: HashMap<(usize, u64, FileId), Copied>,
+    linked: HashMap<(usize, source::Identity), Copied>,
     /// Further names, linked once the files exist.
     links: Vec<(Copied, Place)>,
     /// Destination directories, which must not be copied themselves.
@@ -288,7 +288,7 @@ impl Walk<'_> {
     async fn regular(&mut self, from: Place, attr: Attr, to: Place) {
         let mut copied = None;
         if self.copier.options.preserve && attr.nlink > 1 {
-            let key = (Arc::as_ptr(to.fs.store()).addr(), attr.fsid, attr.id);
+            let key = (Arc::as_ptr(to.fs.store()).addr(), source::Identity::of(&attr));
             let first = self.linked.get(&key).cloned();
             if let Some(first) = first {
                 self.links.push((first, to));

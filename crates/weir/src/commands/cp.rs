@@ -1,7 +1,7 @@
 //! `weir cp`: resolves sources and destinations; `weir_tools::copy` does the copying.
 
 use super::{cat, with_mounts};
-use crate::arguments::{JsonArgs, MountArgs, bytes, one_of, written};
+use crate::arguments::{JsonArgs, MountArgs, bytes, location, one_of};
 use crate::cli::too_few;
 use crate::ended::Ended;
 use crate::output::{print, print_json, say, umask};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use weir_tools::copy::{Copier, FileStats, Options, Overwrite, Reflink, Sparse};
 use weir_tools::failure::{Asked, Failure, Result};
-use weir_tools::location::{Location, Written};
+use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts};
 use weir_vfs::{FileKind, IoFlags};
 
@@ -63,12 +63,12 @@ written. Exit code 1 means that something was not copied.")]
 pub(crate) struct Args {
     /// The sources, then the destination: a directory, or the name of the copy; `-` is standard input or
     /// output
-    #[arg(value_name = "LOCATION", required = true, num_args = 1.., value_parser = written())]
-    locations: Vec<Written>,
+    #[arg(value_name = "LOCATION", required = true, num_args = 1.., value_parser = location())]
+    locations: Vec<Location>,
     /// The directory to copy into; all locations are sources then
-    #[arg(short, long, value_name = "LOCATION", value_parser = written(),
+    #[arg(short, long, value_name = "LOCATION", value_parser = location(),
           conflicts_with = "no_target_directory")]
-    target_directory: Option<Written>,
+    target_directory: Option<Location>,
     /// The destination is the name of the copy, also if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
@@ -194,28 +194,26 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         }
         let options = args.options()?;
         let stream = match ends.sources {
-            [source] => stream(&source.location, &options)?,
+            [source] => stream(source, &options)?,
             _ => None,
         };
-        if is_dash(&ends.to.location) {
+        if is_dash(ends.to) {
             if options.dry_run {
                 return Ok(Ended::Done);
             }
             return match ends.sources {
-                [source] if stream.is_none() => {
-                    cat::to_output(mounts, &source.location, options.flags).await
-                }
+                [source] if stream.is_none() => cat::to_output(mounts, source, options.flags).await,
                 _ => Err(Failure::new("copy to standard output", "it takes one file")),
             };
         }
-        let device = device(&ends.to.location);
+        let device = device(ends.to);
         if device.is_some() && (ends.sources.len() != 1 || ends.target == Target::Directory) {
-            let asked = format!("copy to {}", ends.to.location);
+            let asked = format!("copy to {}", ends.to);
             return Err(Failure::new(asked, "it is a block device, which takes one source"));
         }
         let is_plain = stream.is_none() && device.is_none();
-        let (plan, failures) = match is_plain {
-            true => plan(mounts, &ends, &options).await.map(|(plan, f)| (Some(plan), f))?,
+        let (pairs, failures) = match is_plain {
+            true => plan(mounts, &ends, &options).await.map(|(pairs, f)| (Some(pairs), f))?,
             false => (None, Vec::new()),
         };
         let talks = std::io::stderr().is_terminal() && !args.quiet && !args.json.wanted();
@@ -226,23 +224,23 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         failures.into_iter().for_each(|failure| copier.failed_before(failure));
         // Before the copy makes files that an interrupt has to remove.
         end_by_signals(&copier);
-        match (plan, stream, device) {
-            (Some(plan), ..) => {
-                copier.copy_beyond(plan.pairs, mounts).await;
+        match (pairs, stream, device) {
+            (Some(pairs), ..) => {
+                copier.copy_beyond(pairs, mounts).await;
             }
             (None, stream, Some(path)) => {
                 let from = match &stream {
                     Some(_) => None,
-                    None => Some(mounts.place(&ends.sources[0].location, Links::Follow).await?),
+                    None => Some(mounts.place(&ends.sources[0], Links::Follow).await?),
                 };
-                let shown = ends.sources[0].location.to_string();
+                let shown = ends.sources[0].to_string();
                 copier.copy_to_device((&shown, stream, from.as_ref()), path).await;
             }
             (None, Some(stream), None) => {
                 let to = stream_target(mounts, &ends).await?;
-                let shown = match is_dash(&ends.sources[0].location) {
+                let shown = match is_dash(&ends.sources[0]) {
                     true => "standard input".into(),
-                    false => ends.sources[0].location.to_string(),
+                    false => ends.sources[0].to_string(),
                 };
                 copier.copy_stream(&shown, stream, &to).await;
             }
@@ -341,11 +339,11 @@ fn device(to: &Location) -> Option<&Path> {
 
 /// The name that a stream is written to.
 async fn stream_target(mounts: &mut Mounts, ends: &Ends<'_>) -> Result<weir_tools::mounts::Place> {
-    let place = mounts.place(&ends.to.location, Links::Follow).await?;
+    let place = mounts.place(ends.to, Links::Follow).await?;
     let is_directory = place.attr.as_ref().is_some_and(|attr| attr.kind == FileKind::Directory);
-    match is_directory || ends.to.ends_in_slash || ends.target == plan::Target::Directory {
+    match is_directory || ends.to.ends_in_slash() || ends.target == plan::Target::Directory {
         true => {
-            let failure = Failure::new(format!("write {}", ends.to.location), "it is a directory");
+            let failure = Failure::new(format!("write {}", ends.to), "it is a directory");
             Err(failure.advice("name the file to write"))
         }
         false => Ok(place),

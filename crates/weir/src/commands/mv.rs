@@ -3,7 +3,7 @@
 use super::cp::plan::{Ends, Target, pair};
 use super::cp::signals::{Ending, say_what_is_left};
 use super::{Report, with_mounts};
-use crate::arguments::{JsonArgs, MountArgs, written};
+use crate::arguments::{JsonArgs, MountArgs, location};
 use crate::cli::too_few;
 use crate::ended::Ended;
 use crate::output::{complain, confirm, say, umask};
@@ -20,7 +20,7 @@ use weir_client::NfsUrl;
 use weir_tools::copy::{Copier, Options, Progress, source};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::known::Known;
-use weir_tools::location::{Location, Written};
+use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts, Place};
 use weir_tools::remove::{Event, remove_known};
 use weir_tools::rename::{may_be_one, rename};
@@ -40,12 +40,12 @@ does, and removes the source when all of the copy is complete and durable. What 
 destination cannot keep is reported. A source that cannot be copied whole stays.")]
 pub(crate) struct Args {
     /// The sources, then the destination: a directory, or the new name
-    #[arg(value_name = "LOCATION", required = true, num_args = 1.., value_parser = written())]
-    locations: Vec<Written>,
+    #[arg(value_name = "LOCATION", required = true, num_args = 1.., value_parser = location())]
+    locations: Vec<Location>,
     /// The directory to move into; all locations are sources then
-    #[arg(short, long, value_name = "LOCATION", value_parser = written(),
+    #[arg(short, long, value_name = "LOCATION", value_parser = location(),
           conflicts_with = "no_target_directory")]
-    target_directory: Option<Written>,
+    target_directory: Option<Location>,
     /// The destination is the new name, also if it is a directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
@@ -102,9 +102,9 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     with_mounts(&args.mount, async |mounts| {
         let mut report = Report::new(&args.json, args.verbose);
         if ends.target == Target::Directory || ends.sources.len() > 1 {
-            let to = mounts.place(&ends.to.location, Links::Follow).await?;
+            let to = mounts.place(ends.to, Links::Follow).await?;
             if to.attr.as_ref().is_none_or(|attr| attr.kind != FileKind::Directory) {
-                let asked = format!("move to {}", ends.to.location);
+                let asked = format!("move to {}", ends.to);
                 let failure = Failure::new(asked, "there is no such directory");
                 return Err(failure.advice("make it first"));
             }
@@ -112,8 +112,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         let mut moved = HashMap::new();
         let ending = OnceCell::<Arc<Ending>>::new();
         let is_asked = || ending.get().is_some_and(|ending| ending.is_asked());
-        for source in ends.sources {
-            let from = &source.location;
+        for from in ends.sources {
             let one = One { from, ends: &ends, args: &args, moved: &moved, ending: &ending };
             if is_asked() {
                 report.failed(&Failure::new(one.asked(), "interrupted"));
@@ -121,8 +120,8 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             }
             match one.go(mounts, &mut report).await {
                 Ok(Moved::To(to, ino)) => {
-                    moved.insert(ino, source.location.to_string());
-                    report.done(|| to.bytes, || format!("{} -> {}", source.location, to.shown));
+                    moved.insert(ino, from.to_string());
+                    report.done(|| to.bytes, || format!("{from} -> {}", to.shown));
                 }
                 Ok(Moved::Not | Moved::Elsewhere) => {}
                 Ok(Moved::Interrupted) => {
@@ -150,11 +149,11 @@ struct One<'a> {
 
 impl One<'_> {
     fn asked(&self) -> String {
-        format!("move {} to {}", self.from, self.ends.to.location)
+        format!("move {} to {}", self.from, self.ends.to)
     }
 
     async fn go(&self, mounts: &mut Mounts, report: &mut Report) -> Result<Moved> {
-        let moved = match (self.from, &self.ends.to.location) {
+        let moved = match (self.from, self.ends.to) {
             (Location::Local(from), Location::Local(to)) => self.local(from, to)?,
             (Location::Nfs(from), Location::Nfs(to)) if from.host == to.host => {
                 self.remote(mounts, from, to).await?
@@ -167,29 +166,16 @@ impl One<'_> {
         }
     }
 
-    /// Fails if the source has a slash behind it and is a link: as for rename(2), that is no name for the directory
-    /// that it leads to.
-    async fn refuse_link(&self, mounts: &mut Mounts) -> Result<()> {
-        let (true, Some(above), Some(name)) =
-            (self.from.ends_in_slash(), self.from.parent(), self.from.name())
-        else {
-            return Ok(());
-        };
-        let above = mounts.place(&above, Links::Follow).await?;
-        let id = above.existing("find")?.id;
-        match above.fs.lookup(&Caller::Own, id.entry(&name)).await {
-            Ok(attr) if attr.kind != FileKind::Directory => {
-                Err(Error::NotDirectory).asked(|| self.asked())
-            }
-            // The move itself finds out.
-            _ => Ok(()),
-        }
+    /// The source. A link stands for itself, also with a slash behind it: as for rename(2), that is no name for the
+    /// directory that it leads to.
+    fn name(&self) -> Location {
+        self.from.without_slash()
     }
 
-    /// Fails if the new name has a slash behind it, and the source is no directory: as for rename(2), that is no
+    /// Fails if a slash is behind a name, old or new, and the source is no directory: as for rename(2), that is no
     /// name for a file.
-    fn refuse_slash(&self, source: FileKind) -> Result<()> {
-        match self.ends.to.ends_in_slash && source != FileKind::Directory {
+    fn refuse_slash(&self, location: &Location, source: &Attr) -> Result<()> {
+        match location.ends_in_slash() && source.kind != FileKind::Directory {
             true => Err(Error::NotDirectory).asked(|| self.asked()),
             false => Ok(()),
         }
@@ -270,9 +256,9 @@ impl One<'_> {
         let path = from.path[..shared].to_vec();
         let root = NfsUrl { path, ends_in_slash: false, ..from.clone() };
         mounts.place(&Location::Nfs(root), Links::Follow).await?;
-        self.refuse_link(mounts).await?;
-        let source = mounts.place(self.from, Links::Stay).await?;
+        let source = mounts.place(&self.name(), Links::Stay).await?;
         let attr = source.existing("move")?;
+        self.refuse_slash(self.from, attr)?;
         let target = self.target(mounts, &source).await?;
         if !Arc::ptr_eq(source.fs.store(), target.fs.store()) {
             return Ok(Moved::Elsewhere);
@@ -302,11 +288,12 @@ impl One<'_> {
     /// The new name at a server, and what is there.
     async fn target(&self, mounts: &mut Mounts, source: &Place) -> Result<Place> {
         let asked = || self.asked();
-        let Written { location, ends_in_slash } = self.ends.to;
+        let to = self.ends.to;
         // As for rename(2), a link with a slash behind it is no name for what it leads to.
-        let location = location.without_slash();
+        let location = to.without_slash();
+        let moved = source.existing("move")?;
         if self.ends.target == Target::Name {
-            self.refuse_slash(source.existing("move")?.kind)?;
+            self.refuse_slash(to, moved)?;
             return mounts.place(&location, Links::Stay).await;
         }
         match self.into(mounts).await? {
@@ -320,7 +307,7 @@ impl One<'_> {
                 };
                 Ok(place)
             }
-            None if *ends_in_slash && source.existing("move")?.kind != FileKind::Directory => {
+            None if to.ends_in_slash() && moved.kind != FileKind::Directory => {
                 let failure = Failure::new(asked(), "there is no such directory");
                 Err(failure.advice("make it first"))
             }
@@ -331,7 +318,7 @@ impl One<'_> {
     /// The directory to move into, if the destination is one. A link to a directory stands for the
     /// directory, as in mv(1); any other link is replaced itself.
     async fn into(&self, mounts: &mut Mounts) -> Result<Option<Place>> {
-        let location = &self.ends.to.location;
+        let location = self.ends.to;
         let led = mounts.place(location, Links::Follow).await;
         if let Err(failure) = &led
             && !failure.is_of(Error::NotFound)
@@ -350,7 +337,6 @@ impl One<'_> {
     /// Copies to another file system, and then removes the source.
     async fn copy_and_remove(&self, mounts: &mut Mounts, report: &mut Report) -> Result<Moved> {
         let asked = || self.asked();
-        self.refuse_link(mounts).await?;
         let options = Options {
             recursive: true,
             preserve: true,
@@ -368,13 +354,14 @@ impl One<'_> {
         let into = directory.as_ref().and_then(|directory| directory.attr.clone());
         let to = match directory {
             Some(directory) => directory,
-            None => mounts.place(&self.ends.to.location.without_slash(), Links::Stay).await?,
+            None => mounts.place(&self.ends.to.without_slash(), Links::Stay).await?,
         };
         let (from, to) =
-            pair(mounts, self.from, &self.ends.to.location, &to, into.as_ref(), &options).await?;
+            pair(mounts, &self.name(), self.ends.to, &to, into.as_ref(), &options).await?;
         let attr = from.existing("move")?.clone();
+        self.refuse_slash(self.from, &attr)?;
         if into.is_none() {
-            self.refuse_slash(attr.kind)?;
+            self.refuse_slash(self.ends.to, &attr)?;
         }
         if self.from.name().is_none() {
             return Err(Failure::new(asked(), "a root cannot be moved"));

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use weir_tools::copy::Options;
 use weir_tools::copy::source::is_same;
 use weir_tools::failure::{Asked, Failure, Result};
-use weir_tools::location::{Location, Written};
+use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts, Place};
 use weir_vfs::{Attr, Caller, Capabilities, Error, FileKind, IoFlags};
 
@@ -24,8 +24,8 @@ pub(crate) enum Target {
 
 /// The locations of a command line.
 pub(crate) struct Ends<'a> {
-    pub(crate) sources: &'a [Written],
-    pub(crate) to: &'a Written,
+    pub(crate) sources: &'a [Location],
+    pub(crate) to: &'a Location,
     pub(crate) target: Target,
 }
 
@@ -33,8 +33,8 @@ impl<'a> Ends<'a> {
     /// Sorts out the locations of a command line; `directory` is that of `-t`, `is_name` that of `-T`.
     /// `None` if there are too few.
     pub(crate) fn new(
-        locations: &'a [Written],
-        directory: Option<&'a Written>,
+        locations: &'a [Location],
+        directory: Option<&'a Location>,
         is_name: bool,
     ) -> Option<Self> {
         match (directory, locations) {
@@ -48,27 +48,21 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// Pairs of source and destination.
-pub(crate) struct Plan {
-    pub(crate) pairs: Vec<(Place, Place)>,
-}
-
-/// Resolves the locations. The second value has a failure for each source that cannot be copied.
+/// Pairs of source and destination. The second value has a failure for each source that cannot be copied.
 pub(crate) async fn plan(
     mounts: &mut Mounts,
     ends: &Ends<'_>,
     options: &Options,
-) -> Result<(Plan, Vec<Failure>)> {
-    let Ends { sources, to: Written { location: last, ends_in_slash }, target } = ends;
-    let all = sources.iter().map(|written| &written.location).chain([last]);
-    mounts.share(&all.collect::<Vec<_>>()).await;
+) -> Result<(Vec<(Place, Place)>, Vec<Failure>)> {
+    let &Ends { sources, to: last, target } = ends;
+    mounts.share(&sources.iter().chain([last]).collect::<Vec<_>>()).await;
     let to = mounts.place(last, Links::Follow).await?;
     let into = to.attr.clone().filter(|a| a.kind == FileKind::Directory);
-    if into.is_none() && *target == Target::Directory {
+    if into.is_none() && target == Target::Directory {
         let failure = Failure::new(format!("copy to {last}"), "there is no such directory");
         return Err(failure.advice("make it first"));
     }
-    let into = into.filter(|_| *target != Target::Name);
+    let into = into.filter(|_| target != Target::Name);
     if into.is_none() && sources.len() > 1 {
         let failed = "it is not a directory, and there are several sources";
         return Err(Failure::new(format!("copy to {last}"), failed).advice("make it first"));
@@ -76,17 +70,17 @@ pub(crate) async fn plan(
     check_uncached(&to, options)?;
     let mut pairs = Vec::new();
     let mut failures = Vec::new();
-    if into.is_none() && *ends_in_slash {
+    if into.is_none() && last.ends_in_slash() {
         // A directory that the copy creates may be written with a slash.
-        let source = mounts.place(&sources[0].location, Links::Stay).await?;
+        let source = mounts.place(&sources[0], Links::Stay).await?;
         let kind = source.existing("copy")?.kind;
         if kind != FileKind::Directory {
             let failure = Failure::new(format!("copy to {last}"), "there is no such directory");
             return Err(failure.advice("make it first"));
         }
     }
-    for source in *sources {
-        match pair(mounts, &source.location, last, &to, into.as_ref(), options).await {
+    for source in sources {
+        match pair(mounts, source, last, &to, into.as_ref(), options).await {
             Ok(pair) => pairs.push(pair),
             Err(failure) => {
                 complain(&failure);
@@ -94,7 +88,7 @@ pub(crate) async fn plan(
             }
         }
     }
-    Ok((Plan { pairs }, failures))
+    Ok((pairs, failures))
 }
 
 pub(crate) async fn pair(
