@@ -275,6 +275,36 @@ fn what_the_file_system_below_refuses_is_refused() {
 }
 
 #[test]
+fn what_the_file_system_below_refuses_is_refused_within_another_path() {
+    if !weir_skip::is_root("only root mounts a file system to run a command in") || !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let below = dir.path().canonicalize().unwrap().join("below");
+    fs::create_dir(&below).unwrap();
+    let script = "mount -t tmpfs -o nosuid,nodev,noexec none below || exit 77
+        cp /bin/true below/program; exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_weir"), "run"]);
+    command.args(["--engine", "mount", "--path"]).arg(dir.path()).arg("--path").arg(&below);
+    let look = "grep fuse /proc/self/mounts; cd \"$0\"; ls; ./program && echo ran; true";
+    command.args(["sh", "-c", look]).arg(&below);
+    let output = command.current_dir(dir.path()).output().unwrap();
+    if output.status.code() == Some(77) {
+        return weir_skip::skip(text(&output));
+    }
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(said.ends_with("\nprogram\n"), "{}", text(&output));
+    let flags = ["nosuid", "nodev", "noexec"];
+    for (path, refused) in [(below.as_path(), flags.as_slice()), (below.parent().unwrap(), &[])] {
+        let place = format!(" {} ", path.display());
+        let mount = said.lines().find(|line| line.contains(&place)).unwrap();
+        assert!(flags.iter().all(|flag| mount.contains(flag) == refused.contains(flag)), "{mount}");
+    }
+}
+
+#[test]
 fn signals_reach_the_command() {
     if !is_possible() {
         return;
