@@ -202,8 +202,10 @@ fn over(peer: &Peer, path: &Path, at: &Path, flags: MountFlags) -> io::Result<()
 pub fn cover(peer: &Peer, paths: &[PathBuf]) -> io::Result<()> {
     let here = std::env::current_dir()?;
     enter()?;
-    for path in paths {
-        let mounted = refusals_at(path).and_then(|flags| over(peer, path, path, flags));
+    // All of them before the first one is covered: it would hide the file systems below it.
+    let refusals: Vec<_> = paths.iter().map(|path| refusals_at(path)).collect();
+    for (path, flags) in paths.iter().zip(refusals) {
+        let mounted = flags.and_then(|flags| over(peer, path, path, flags));
         mounted.map_err(|error| naming(path, &error))?;
     }
     // From the root, so that it leads to what is mounted now.

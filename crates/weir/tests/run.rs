@@ -4,6 +4,7 @@ mod common;
 
 use common::receivers::fail_receivers;
 use common::{give_to_ordinary_user, scratch, text, within};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -11,7 +12,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -275,6 +276,36 @@ fn what_the_file_system_below_refuses_is_refused() {
 }
 
 #[test]
+fn what_the_file_system_below_refuses_is_refused_within_another_path() {
+    if !weir_skip::is_root("only root mounts a file system to run a command in") || !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let below = dir.path().canonicalize().unwrap().join("below");
+    fs::create_dir(&below).unwrap();
+    let script = "mount -t tmpfs -o nosuid,nodev,noexec none below || exit 77
+        cp /bin/true below/program; exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_weir"), "run"]);
+    command.args(["--engine", "mount", "--path"]).arg(dir.path()).arg("--path").arg(&below);
+    let look = "grep fuse /proc/self/mounts; cd \"$0\"; ls; ./program && echo ran; true";
+    command.args(["sh", "-c", look]).arg(&below);
+    let output = command.current_dir(dir.path()).output().unwrap();
+    if output.status.code() == Some(77) {
+        return weir_skip::skip(text(&output));
+    }
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(said.ends_with("\nprogram\n"), "{}", text(&output));
+    let flags = ["nosuid", "nodev", "noexec"];
+    for (path, refused) in [(below.as_path(), flags.as_slice()), (below.parent().unwrap(), &[])] {
+        let place = format!(" {} ", path.display());
+        let mount = said.lines().find(|line| line.contains(&place)).unwrap();
+        assert!(flags.iter().all(|flag| mount.contains(flag) == refused.contains(flag)), "{mount}");
+    }
+}
+
+#[test]
 fn signals_reach_the_command() {
     if !is_possible() {
         return;
@@ -318,26 +349,54 @@ fn a_signal_ends_the_wait_for_what_the_command_left_behind() {
     }
     let dir = scratch();
     for engine in ["mount", "watch"] {
-        let script = "sleep 1000 > /dev/null 2>&1 & echo $!";
-        let mut command = weir(["run", "--engine", engine, "--path", ".", "sh", "-c", script]);
-        command.current_dir(dir.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut outside = Killed(command.spawn().unwrap());
-        let mut left = String::new();
-        BufReader::new(outside.0.stdout.take().unwrap()).read_line(&mut left).unwrap();
-        let left = Pid::from_raw(left.trim().parse().unwrap()).unwrap();
-        // Those that come with the command's end are the command's.
-        std::thread::sleep(Duration::from_secs(2));
-        assert!(outside.0.try_wait().unwrap().is_none(), "{engine}: it waits");
-        let ended = within(Duration::from_secs(120), || {
-            kill_process(Pid::from_child(&outside.0), Signal::TERM).unwrap();
-            std::thread::sleep(Duration::from_millis(100));
-            outside.0.try_wait().unwrap()
-        });
+        let (mut outside, left) = waiting_for_a_process(engine, dir.path());
+        let ended = stopped(&mut outside);
         kill_process(left, Signal::KILL).unwrap();
         let mut said = String::new();
         outside.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         assert!(!ended.success() && said.contains("a signal asked to stop"), "{engine}: {said}");
     }
+}
+
+/// A run that waits for a process that the command left behind, and that process.
+fn waiting_for_a_process(engine: &str, dir: &Path) -> (Killed, Pid) {
+    let script = "sleep 1000 > /dev/null 2>&1 & echo $!";
+    let mut command = weir(["run", "--engine", engine, "--path", ".", "sh", "-c", script]);
+    command.current_dir(dir).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut outside = Killed(command.spawn().unwrap());
+    let mut left = String::new();
+    BufReader::new(outside.0.stdout.take().unwrap()).read_line(&mut left).unwrap();
+    let left = Pid::from_raw(left.trim().parse().unwrap()).unwrap();
+    // Those that come with the command's end are the command's.
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(outside.0.try_wait().unwrap().is_none(), "{engine}: it waits");
+    (outside, left)
+}
+
+/// Asks a run to stop until it has ended.
+fn stopped(outside: &mut Killed) -> ExitStatus {
+    within(Duration::from_secs(120), || {
+        kill_process(Pid::from_child(&outside.0), Signal::TERM).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        outside.0.try_wait().unwrap()
+    })
+}
+
+#[test]
+fn a_file_without_a_name_leaves_none_when_a_signal_ends_the_wait() {
+    if !weir_skip::is_root("only root looks into another's namespace") || !is_possible() {
+        return;
+    }
+    let dir = scratch();
+    let (mut outside, left) = waiting_for_a_process("mount", dir.path());
+    let inside = format!("/proc/{}/cwd", left.as_raw_nonzero());
+    let flags = OFlags::TMPFILE | OFlags::RDWR;
+    let file = rustix::fs::open(inside, flags, Mode::from_raw_mode(0o600)).unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert!(!stopped(&mut outside).success());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    kill_process(left, Signal::KILL).unwrap();
+    drop(file);
 }
 
 #[test]

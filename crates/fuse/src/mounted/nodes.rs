@@ -26,6 +26,8 @@ struct Table {
     next: u64,
     /// The hidden names of all nodes.
     hidden: HashSet<Hidden>,
+    /// All hidden names have been taken, because the mount ends.
+    hides_no_more: bool,
 }
 
 struct Node {
@@ -109,6 +111,7 @@ impl Nodes {
             numbers: HashMap::from([(root, ROOT)]),
             next: ROOT + 1,
             hidden: HashSet::new(),
+            hides_no_more: false,
         };
         Self { table: Mutex::new(table) }
     }
@@ -235,13 +238,17 @@ impl Nodes {
         last
     }
 
-    /// Notes that a node's only name is a hidden one.
-    pub(crate) fn hide(&self, node: u64, name: Hidden) {
+    /// Notes that a node's only name is a hidden one. Hands the name back, to be removed, if all of them have been
+    /// [taken](Self::take_all_hidden).
+    pub(crate) fn hide(&self, node: u64, name: Hidden) -> Option<Hidden> {
         let mut table = self.table.lock();
-        if let Some(node) = table.nodes.get_mut(&node) {
-            node.hidden = Some(name.clone());
-            table.hidden.insert(name);
+        if table.hides_no_more {
+            return Some(name);
         }
+        let node = table.nodes.get_mut(&node)?;
+        node.hidden = Some(name.clone());
+        table.hidden.insert(name);
+        None
     }
 
     /// Takes a node's hidden name, because it has got another one.
@@ -252,9 +259,10 @@ impl Nodes {
         Some(hidden)
     }
 
-    /// Takes all hidden names, because the mount ends.
+    /// Takes all hidden names, because the mount ends. No node gets one any more.
     pub(crate) fn take_all_hidden(&self) -> Vec<Hidden> {
         let mut table = self.table.lock();
+        table.hides_no_more = true;
         table.hidden.clear();
         table.nodes.values_mut().filter_map(|node| node.hidden.take()).collect()
     }
@@ -330,7 +338,7 @@ mod tests {
         let number = nodes.learn(&attr);
         nodes.opened(number, Keeper::Weir);
         let hidden = Hidden { dir: root, name: b"h".to_vec() };
-        nodes.hide(number, hidden.clone());
+        assert_eq!(nodes.hide(number, hidden.clone()), None);
         nodes.forget(&[ForgetOne { nodeid: number, nlookup: 1 }]);
         assert_eq!(nodes.file(number), Ok(attr.id));
         assert_eq!(nodes.closed(number).hidden, Some(hidden.clone()));

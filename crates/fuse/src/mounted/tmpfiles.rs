@@ -3,8 +3,9 @@
 //! 1. Such a file has a hidden name in its directory, because a store's files have names, and because
 //!    linkat(2) may give it another one. Listings through this mount leave the hidden name out, and
 //!    the count of links does not include it.
-//! 2. The name is removed when the file gets another one or is closed for the last time, or when the mount ends. If
-//!    this process is killed before, the name stays: `.weir-tmpfile.` and sixteen digits.
+//! 2. The name is removed when the file gets another one or is closed for the last time, or when the mount ends; files
+//!    that are opened while it ends lose it at once. If this process is killed before, the name stays:
+//!    `.weir-tmpfile.` and sixteen digits.
 
 use crate::mounted::file_system::{Answered, Mounted};
 use crate::mounted::names::new_attributes;
@@ -26,7 +27,7 @@ impl Mounted {
         let name = [PREFIX, format!("{number:016x}").as_bytes()].concat();
         let new = dir.entry(&name).with(&set);
         let made = self.fs.create_open(&caller, new, CreateMode::MustBeNew, access).await?;
-        let (made, file) = made;
+        let (mut made, file) = made;
         let hidden = Hidden { dir, name };
         let opened = match file {
             Some(file) => Ok(file),
@@ -40,7 +41,10 @@ impl Mounted {
             }
         };
         let node = self.nodes.learn(&made.attr);
-        self.nodes.hide(node, hidden);
+        if let late @ Some(_) = self.nodes.hide(node, hidden) {
+            self.unhide(late).await;
+            made.attr.nlink = made.attr.nlink.saturating_sub(1);
+        }
         self.opened_entry(file, node, made.attr, args.flags).await
     }
 

@@ -161,8 +161,8 @@ impl Session {
 pub struct HiddenNames(Arc<Mounted>);
 
 impl HiddenNames {
-    /// Removes the names of the files that are still open: for the end of a mount that programs still use, before
-    /// [`CachedFs::unmount`]. What cannot be removed is logged.
+    /// Removes the names of the files that are still open, and from now on those of others as soon as they are open:
+    /// for the end of a mount that programs still use, before [`CachedFs::unmount`]. What cannot be removed is logged.
     pub async fn remove(&self) {
         self.0.unhide_all().await;
     }

@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Error, FileSystem};
+use weir_vfs::{Caller, Error, FileSystem, ReaddirRequest};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Longer replies are not taken.
@@ -315,6 +315,33 @@ fn a_file_that_is_truncated_by_its_creation_loses_its_set_id_bits() {
         let args = abi::CreateIn { flags, open_flags, ..Default::default() };
         let entry: abi::EntryOut = kernel.ok(opcode::CREATE, abi::ROOT, &[args.as_bytes(), b"f\0"]);
         assert_eq!((entry.nodeid, entry.attr.mode & 0o7777), (node, mode));
+    }
+}
+
+#[test]
+fn a_file_without_a_name_that_is_opened_while_the_mount_ends_leaves_none() {
+    let mut kernel = Kernel::start();
+    let names = kernel.session.as_ref().unwrap().hidden_names();
+    let runtime = kernel._runtime.handle().clone();
+    let flags = (libc::O_RDWR | libc::O_TMPFILE).cast_unsigned();
+    let args = abi::CreateIn { flags, mode: libc::S_IFREG | 0o600, ..Default::default() };
+    for ends in [false, true] {
+        let (error, reply) = kernel.call(opcode::TMPFILE, abi::ROOT, &[args.as_bytes()]);
+        assert_eq!(error, 0);
+        let (entry, rest) = abi::EntryOut::read_from_prefix(&reply).unwrap();
+        assert_eq!(entry.attr.nlink, 0);
+        let fh = abi::OpenOut::read_from_bytes(rest).unwrap().fh;
+        let left = |kernel: &Kernel| {
+            let dir = kernel.fs.root();
+            let all = ReaddirRequest { dir, cookie: 0, max_entries: 10, with_attr: false };
+            let listed = kernel.fs.store().readdir(&Caller::Own, all);
+            runtime.block_on(listed).unwrap().entries.len()
+        };
+        assert_eq!(left(&kernel), usize::from(!ends));
+        runtime.block_on(names.remove());
+        assert_eq!(left(&kernel), 0);
+        assert_eq!(kernel.write(entry.nodeid, fh, 0, b"data"), 4);
+        assert_eq!(kernel.read(entry.nodeid, fh, 0, 4), b"data");
     }
 }
 

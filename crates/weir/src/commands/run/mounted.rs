@@ -10,6 +10,7 @@ use super::report::{Ran, Run, Watch, Work};
 use crate::commands::guard::Guard;
 use crate::commands::{LAST_CALLS, descriptors, in_place, runtime};
 use crate::output::complain;
+use parking_lot::Mutex;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinSet};
 use weir_fuse::namespace::can_open_device;
-use weir_fuse::{Keeper, Moved, Observer, Session, Settings};
+use weir_fuse::{HiddenNames, Keeper, Moved, Observer, Session, Settings};
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::local::{LocalFs, LocalOptions};
 use weir_tools::failure::{Asked, Failure, Result};
@@ -79,6 +80,8 @@ struct Served {
     needs_all: bool,
     /// The command has ended, or the process that prepares it: no directory is waited for.
     has_ended: Arc<AtomicBool>,
+    /// Those of all sessions.
+    hidden: Arc<Mutex<Vec<HiddenNames>>>,
     sessions: Vec<(PathBuf, CachedFs, Session)>,
     /// Runs as soon as there is a session.
     guard: Option<Guard>,
@@ -109,12 +112,14 @@ async fn serve(
     let _raised = descriptors::raise();
     let needs_all = stage.is_none();
     let has_ended = Arc::new(AtomicBool::new(false));
+    let hidden = Arc::new(Mutex::new(Vec::new()));
     let mut served = Served {
         cache,
         settings,
         watch,
         needs_all,
         has_ended: has_ended.clone(),
+        hidden: hidden.clone(),
         sessions: Vec::new(),
         guard: None,
     };
@@ -142,6 +147,7 @@ async fn serve(
     let served = tokio::select! {
         served = serving => served,
         () = signals.stop() => {
+            remove_all(std::mem::take(&mut *hidden.lock())).await;
             let asked = "wait until the processes that the command left behind have ended, and their data is written";
             return Err(Failure::new(asked, "a signal asked to stop"));
         }
@@ -158,6 +164,13 @@ async fn serve(
     }
     let work = Work::Served { read_bytes: end.read_bytes, written_bytes: end.written_bytes };
     Ok(Ok(Run { status, work, failures: end.failures() }))
+}
+
+/// Removes the names of files without a name that are still open. A store may never answer.
+async fn remove_all(hidden: Vec<HiddenNames>) {
+    let remove = |names: HiddenNames| async move { names.remove().await };
+    let removing: JoinSet<()> = hidden.into_iter().map(remove).collect();
+    let _ = tokio::time::timeout(LAST_CALLS, removing.join_all()).await;
 }
 
 /// How the service ended.
@@ -243,7 +256,9 @@ impl Served {
             Handle::current(),
             observer,
         );
-        self.sessions.push((path, fs, session.map_err(|error| error.to_string())?));
+        let session = session.map_err(|error| error.to_string())?;
+        self.hidden.lock().push(session.hidden_names());
+        self.sessions.push((path, fs, session));
         Ok(())
     }
 
