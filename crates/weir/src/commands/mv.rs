@@ -24,7 +24,7 @@ use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts, Place};
 use weir_tools::remove::{Event, remove_known};
 use weir_tools::rename::{may_be_one, rename};
-use weir_vfs::{Caller, Error, FileKind, RenameFlags};
+use weir_vfs::{Attr, Caller, Error, FileKind, RenameFlags};
 
 /// Rename or move files and directories
 #[derive(clap::Args)]

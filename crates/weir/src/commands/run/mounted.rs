@@ -147,7 +147,8 @@ async fn serve(
     let served = tokio::select! {
         served = serving => served,
         () = signals.stop() => {
-            remove_all(std::mem::take(&mut *hidden.lock())).await;
+            let names = std::mem::take(&mut *hidden.lock());
+            remove_all(names).await;
             let asked = "wait until the processes that the command left behind have ended, and their data is written";
             return Err(Failure::new(asked, "a signal asked to stop"));
         }
