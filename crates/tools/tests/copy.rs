@@ -36,6 +36,19 @@ impl FileSystemDecorator for ListsForFiles {
     }
 }
 
+/// A store of another machine.
+struct Remote(Arc<MemoryFs>);
+
+impl FileSystemDecorator for Remote {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    fn names_change_here(&self) -> bool {
+        false
+    }
+}
+
 /// A store that sets no attributes, and records which directories are synced.
 struct SetsNothing {
     store: Arc<MemoryFs>,
@@ -663,9 +676,9 @@ async fn a_copy_has_the_users_attributes_of_the_file_that_it_replaces() {
     }
 }
 
-/// Two stores that were cloned number their files alike.
+/// Two servers that were cloned number their files alike.
 #[tokio::test]
-async fn files_of_two_stores_are_not_taken_for_names_of_one() {
+async fn files_of_two_servers_are_not_taken_for_names_of_one() {
     for in_place in [false, true] {
         let cache = Cache::new(Config::default()).unwrap();
         let to = cache.mount(MemoryFs::new());
@@ -677,7 +690,7 @@ async fn files_of_two_stores_are_not_taken_for_names_of_one() {
         }
         let mut pairs = Vec::new();
         for (name, bytes) in [("x", &b"of one"[..]), ("y", b"of the other")] {
-            let from = cache.mount(MemoryFs::new());
+            let from = cache.mount(Arc::new(Remote(MemoryFs::new())));
             let id = write(&from, name, bytes).await;
             from.link(&Caller::Own, id, from.root().entry(b"second")).await.unwrap();
             pairs.push((place(&from, name).await, place(&to, name).await));
@@ -689,5 +702,25 @@ async fn files_of_two_stores_are_not_taken_for_names_of_one() {
         assert_eq!((said.failures.len(), said.hard_links), (in_place.into(), 0), "{said:?}");
         let size = async |name: &str| place(&to, name).await.attr.unwrap().size;
         assert!(in_place || (size("x").await, size("y").await) == (6, 12), "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn names_of_a_file_that_changes_meanwhile_are_names_of_one_copy() {
+    let cache = Cache::new(Config::default()).unwrap();
+    for from in [cache.mount(MemoryFs::new()), cache.mount(Arc::new(Remote(MemoryFs::new())))] {
+        let to = cache.mount(MemoryFs::new());
+        let id = write(&from, "x", b"data").await;
+        from.link(&Caller::Own, id, from.root().entry(b"y")).await.unwrap();
+        let x = (place(&from, "x").await, place(&to, "x").await);
+        let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+        from.setattr(&Caller::Own, id, &set).await.unwrap();
+        let y = (place(&from, "y").await, place(&to, "y").await);
+        assert_ne!(x.0.attr, y.0.attr);
+        let options = Options { preserve: true, ..Options::default() };
+        let copier = Arc::new(Copier::new(options, 32 << 20, ()));
+        copier.copy(vec![x, y]).await;
+        let said = copier.summary(Duration::from_secs(1), 0);
+        assert_eq!((said.failures.len(), said.hard_links), (0, 1), "{said:?}");
     }
 }

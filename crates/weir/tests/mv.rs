@@ -6,7 +6,7 @@ use common::{Server, fail, json, run, scratch, weir, within};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -164,6 +164,17 @@ fn to_another_file_system_and_nothing_is_lost() {
         assert_eq!(fs::read(&file).unwrap(), b"x");
         run(["mv", &server.url("tree", version), here.to_str().unwrap()]);
         assert!(here.join("tree/sub/file").exists() && !export.join("tree").exists());
+        // The empty directory's own name is the new one.
+        for (from, to, there) in [(&here, &export, "a"), (&export, &here, "b")] {
+            fs::create_dir(to.join(there)).unwrap();
+            let old = if there == "a" { "tree" } else { "a" };
+            let at = |path: &Path, name: &str| match path == export {
+                true => server.url(name, version),
+                false => path.join(name).to_str().unwrap().to_owned(),
+            };
+            run(["mv", "-T", &at(from, old), &at(to, there)]);
+            assert!(to.join(there).join("sub/file").exists() && !from.join(old).exists());
+        }
         fs::remove_dir_all(&here).unwrap();
         fs::create_dir(&here).unwrap();
     }

@@ -287,7 +287,8 @@ fn what_the_file_system_below_refuses_is_refused_within_another_path() {
         cp /bin/true below/program; exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_weir"), "run"]);
-    command.args(["--engine", "mount", "--path"]).arg(dir.path()).arg("--path").arg(&below);
+    // In any order.
+    command.args(["--engine", "mount", "--path"]).arg(&below).arg("--path").arg(dir.path());
     let look = "grep fuse /proc/self/mounts; cd \"$0\"; ls; ./program && echo ran; true";
     command.args(["sh", "-c", look]).arg(&below);
     let output = command.current_dir(dir.path()).output().unwrap();

@@ -396,7 +396,7 @@ async fn overwritten(
     let write = || format!("write {}", to.shown);
     let there = file.getattr().await.asked(write)?;
     let overwritten = Overwritten {
-        source: source::Identity::of(&source.attr),
+        source: source::Identity::of(source.place, &source.attr),
         shown: source.place.shown.clone(),
         turn: tokio::sync::Mutex::default(),
     };

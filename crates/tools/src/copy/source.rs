@@ -9,6 +9,8 @@
 //!    tick, before it is read.
 
 use crate::failure::{Asked, Failure, Result};
+use crate::mounts::Place;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use weir_pagecache::File;
 use weir_vfs::{Attr, FileId, FileKind, WholeRead};
@@ -77,20 +79,20 @@ pub fn is_same(a: &Attr, b: &Attr) -> bool {
 }
 
 /// Tells the file of one name from that of another name. Cloned servers may give their file systems and files the
-/// same numbers, so these alone do not tell files of two servers apart.
+/// same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
+    /// The address of a server's store; this machine's stores number their file systems alike.
+    server: Option<usize>,
     fsid: u64,
     id: FileId,
-    size: u64,
-    mtime: SystemTime,
-    ctime: SystemTime,
 }
 
 impl Identity {
-    pub(crate) fn of(attr: &Attr) -> Self {
-        let &Attr { fsid, id, size, mtime, ctime, .. } = attr;
-        Self { fsid, id, size, mtime, ctime }
+    pub(crate) fn of(place: &Place, attr: &Attr) -> Self {
+        let store = place.fs.store();
+        let server = (!store.names_change_here()).then(|| Arc::as_ptr(store).addr());
+        Self { server, fsid: attr.fsid, id: attr.id }
     }
 }
 

@@ -288,7 +288,7 @@ impl Walk<'_> {
     async fn regular(&mut self, from: Place, attr: Attr, to: Place) {
         let mut copied = None;
         if self.copier.options.preserve && attr.nlink > 1 {
-            let key = (Arc::as_ptr(to.fs.store()).addr(), source::Identity::of(&attr));
+            let key = (Arc::as_ptr(to.fs.store()).addr(), source::Identity::of(&from, &attr));
             let first = self.linked.get(&key).cloned();
             if let Some(first) = first {
                 self.links.push((first, to));

@@ -403,8 +403,12 @@ impl One<'_> {
             let failure = Failure::new(asked(), "not all of it could be copied");
             return Err(failure.advice("the source stays as it is"));
         }
-        let name = to.name.as_deref().ok_or(Error::IsDirectory).asked(asked)?;
-        let copy = to.fs.lookup(&Caller::Own, to.dir.entry(name)).await.asked(asked)?;
+        let copy = match &to.name {
+            Some(name) => to.fs.lookup(&Caller::Own, to.dir.entry(name)).await,
+            // An empty directory, which has become the copy.
+            None => to.fs.getattr(to.dir).await,
+        };
+        let copy = copy.asked(asked)?;
         tokio::select! {
             removed = self.remove_source(mounts, &known, report) => removed?,
             () = ending.asked() => {

@@ -67,16 +67,13 @@ impl V4 {
                 continue;
             }
             let mut opened =
-                if suffices { Ok(()) } else { self.send_open(&state, &cred, asked).await };
+                if suffices { Ok(None) } else { self.send_open(&state, &cred, asked).await };
             if asked != access && may_ask_less && opened.as_ref().is_err_and(is_refused) {
                 // The user may not do what others of this mount do.
                 asked = access;
-                let before = state.known.lock().stateid;
                 opened = self.send_open(&state, &cred, asked).await;
-                let mut known = state.known.lock();
-                if known.is_open() && known.stateid.other != before.other {
-                    // The server had lost the open, and this one is not for all: the next I/O opens it for them.
-                    known.stateid = before;
+                if let Ok(Some(lost)) = opened {
+                    self.open_for_others(&state, lost).await;
                 }
             }
             if let Err(error) = opened {
@@ -103,13 +100,38 @@ impl V4 {
         }
     }
 
-    /// OPEN of an existing file, in its turn.
-    async fn send_open(&self, state: &OpenState, cred: &OpaqueAuth, access: Access) -> Result<()> {
+    /// After an OPEN for one user, opens a file for its other users again, if the server had lost their open, `lost`.
+    async fn open_for_others(&self, state: &OpenState, lost: StateId) {
+        let narrow = {
+            let mut known = state.known.lock();
+            if !known.is_open() {
+                return;
+            }
+            std::mem::replace(&mut known.stateid, lost)
+        };
+        if let Err(error) = self.reopen_in_turn(state).await {
+            tracing::debug!("{error}");
+            // The others' I/O fails, and the last of all closes the file.
+            let mut known = state.known.lock();
+            if known.stateid == lost {
+                known.stateid = narrow;
+            }
+        }
+    }
+
+    /// OPEN of an existing file, in its turn. Returns the stateid that the file had, if the server has begun another
+    /// one: it had no longer known the open.
+    async fn send_open(
+        &self,
+        state: &OpenState,
+        cred: &OpaqueAuth,
+        access: Access,
+    ) -> Result<Option<StateId>> {
         let claim = self.claim_again(&state.handle)?;
         let build =
             |known: &OpenRecord, client| self.open_ops(state, known, client, access, &claim);
         let reconnects = self.reconnects();
-        let mut opens = 0;
+        let (mut opens, mut lost) = (0, None);
         let opened = loop {
             let answer = self.change(state, cred, "OPEN", &build).await?;
             self.checked("OPEN", answer.status)?;
@@ -122,7 +144,11 @@ impl V4 {
                 }
                 return Err(weir_vfs::Error::Stale.into());
             }
-            state.known.lock().stateid = opened.stateid;
+            // As reclaimed meanwhile, if the server has restarted.
+            let had = std::mem::replace(&mut state.known.lock().stateid, opened.stateid);
+            if had.other != opened.stateid.other {
+                lost = Some(had);
+            }
             if !opened.flags.contains(ResultFlags::CONFIRM) {
                 break opened;
             }
@@ -142,7 +168,7 @@ impl V4 {
             true => self.delegations.take(&state.handle, &opened.delegation, reconnects),
             false => self.delegations.refuse(&state.handle, &opened.delegation),
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Closes the file that an OPEN of `state` found under a name which is no longer its own. An open that is not
@@ -390,7 +416,7 @@ impl V4 {
                 state.known.lock().stateid = StateId::ANONYMOUS;
                 Ok(())
             }
-            outcome => outcome,
+            outcome => outcome.map(|_| ()),
         }
     }
 

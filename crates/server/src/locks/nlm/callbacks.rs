@@ -207,6 +207,12 @@ struct Connection {
     _one: Taken,
 }
 
+/// How a host is reached.
+enum Way {
+    Open(Connection),
+    New(Taken),
+}
+
 /// A call that failed.
 struct Failed {
     error: net::Error,
@@ -264,13 +270,17 @@ impl Caller {
             }
             return;
         }
-        let begun = Instant::now();
         let args = self.granted_args(granted);
+        let mut begun = Instant::now();
         let (mut may_know, mut pause) = (false, *PAUSE.start());
         loop {
             let host = self.route.host;
+            let asked = Instant::now();
+            let way = self.way().await;
+            // That others use the connections of the peer is not the host's failure.
+            begun += asked.elapsed();
             let left = GRANT_PATIENCE.saturating_sub(begun.elapsed());
-            let connected = timeout(left, self.connected()).await;
+            let connected = timeout(left, self.connected(way)).await;
             // The host may have given the lock up while the connection was made, and may want it again by now.
             if !self.services.state.lock().nlm_is_granting(number) {
                 self.connection = connected.ok().and_then(Result::ok);
@@ -339,7 +349,8 @@ impl Caller {
         procedure: Procedure,
         args: &(impl Encode + Sync),
     ) -> Result<R, Failed> {
-        let connection = self.connected().await?;
+        let way = self.way().await;
+        let connection = self.connected(way).await?;
         self.call_over(connection, procedure, args).await
     }
 
@@ -355,16 +366,22 @@ impl Caller {
         Ok(result)
     }
 
-    /// The connection of the last call, or a new one.
-    async fn connected(&mut self) -> Result<Connection, Failed> {
+    /// The connection of the last call, or else a part of the peer's share for a new one. Waits for it without a limit.
+    async fn way(&mut self) -> Way {
         match self.connection.take() {
-            Some(connection) => Ok(connection),
-            None => self.connect().await.map_err(|error| Failed { error, sent: false }),
+            Some(connection) => Way::Open(connection),
+            None => Way::New(self.shares.connections.take(1).await),
         }
     }
 
-    async fn connect(&self) -> Result<Connection, net::Error> {
-        let one = self.shares.connections.take(1).await;
+    async fn connected(&self, way: Way) -> Result<Connection, Failed> {
+        match way {
+            Way::Open(connection) => Ok(connection),
+            Way::New(one) => self.connect(one).await.map_err(|error| Failed { error, sent: false }),
+        }
+    }
+
+    async fn connect(&self, one: Taken) -> Result<Connection, net::Error> {
         let Route { host, server } = self.route;
         let (source, limits) = (Source::address(server), ClientLimits::SMALL);
         let client = self.callbacks.hosts.find(host, source, nlm::ID, limits).await?;

@@ -17,6 +17,9 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
     for path in &args.path {
         paths.push(path.canonicalize().asked(|| format!("find {}", path.display()))?);
     }
+    // Those above come first, so that they do not cover those within them.
+    paths.sort();
+    paths.dedup();
     let wants_report = args.report || args.compare || args.json.wanted();
     let watch = wants_report.then(|| Arc::new(Watch::default()));
     let comparison = args.compare.then(Comparison::new).transpose()?;
