@@ -215,7 +215,6 @@
 //! transport        - TCP connections that are made anew when they break; records, calls, replies
 //! options          - the URL and the mount options
 //! detail           - the client's error beside the errno
-//! met_cookies      - listings that would not end
 //! backoff error    - pauses between attempts; what can go wrong
 //! ```
 //!
@@ -232,7 +231,6 @@ mod files;
 mod fs;
 mod io;
 mod locks;
-mod met_cookies;
 mod mount;
 mod options;
 mod protocol;
@@ -248,7 +246,6 @@ pub use error::{Error, Refusal, Result, Violation};
 pub use export::{DirEntry, Export, File, Metadata, OpenOptions, PathError, ReadDir, Walk};
 pub use fs::file::commit;
 pub use fs::{Nearest, NfsFs, WireStats};
-pub use met_cookies::MetCookies;
 pub use mount::{Exported, exports};
 
 pub use weir_vfs::{

@@ -99,15 +99,24 @@ async fn answer(process: &dyn Process, mut stream: UnixStream) -> io::Result<()>
     let mut from = BufReader::new(from).take(MAX_REQUEST_BYTES);
     within(from.read_until(b'\n', &mut request)).await?;
     let mut out = Out::new(to);
-    match serde_json::from_slice(&request) {
-        Err(error) => out.reply(&Reply::Failed(format!("no such request: {error}"))).await?,
-        Ok(Request::Status) => out.reply(&Reply::Status(Box::new(process.status()))).await?,
-        Ok(Request::Files { most }) => tree::files(process, most, &mut out).await?,
-        Ok(Request::Tree { action, path }) => {
-            tree::tree(process, action, Path::new(&path), &mut out).await?;
+    let reply = async {
+        match serde_json::from_slice(&request) {
+            Err(error) => out.reply(&Reply::Failed(format!("no such request: {error}"))).await?,
+            Ok(Request::Status) => out.reply(&Reply::Status(Box::new(process.status()))).await?,
+            Ok(Request::Files { most }) => tree::files(process, most, &mut out).await?,
+            Ok(Request::Tree { action, path }) => {
+                tree::tree(process, action, Path::new(&path), &mut out).await?;
+            }
         }
+        out.reply(&Reply::End).await
+    };
+    let mut more = Vec::new();
+    tokio::select! {
+        biased;
+        replied = reply => replied,
+        // The peer is gone, while a store may not answer.
+        _ = from.read_to_end(&mut more) => Ok(()),
     }
-    out.reply(&Reply::End).await
 }
 
 async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {

@@ -9,7 +9,8 @@ use std::path::{Component, Path, PathBuf};
 use weir_base::PAGE_SIZE;
 use weir_pagecache::{CachedFs, Residency, Segment};
 use weir_vfs::{
-    Access, Advice, Attr, Caller, Error, FileId, FileKind, IoFlags, ReaddirRequest, Result,
+    Access, Advice, Attr, Caller, Error, FileId, FileKind, IoFlags, MetCookies, ReaddirRequest,
+    Result,
 };
 
 /// Bytes that are read at a time to warm a file.
@@ -112,12 +113,16 @@ async fn find(fs: &CachedFs, below: &Path) -> Result<Attr> {
 
 /// The regular files and directories in a directory, by name.
 async fn list(fs: &CachedFs, dir: FileId, path: &Path) -> Result<Vec<(PathBuf, Attr)>> {
-    let (mut found, mut cookie) = (Vec::new(), 0);
+    let (mut found, mut cookie, mut met) = (Vec::new(), 0, MetCookies::default());
     loop {
         let request = ReaddirRequest { dir, cookie, max_entries: PAGE_ENTRIES, with_attr: true };
         let page = fs.readdir(&Caller::Own, request).await?;
         let Some(last) = page.entries.last() else { break };
         cookie = last.cookie;
+        if !page.eof && met.again(cookie) {
+            // A server would be asked for ever.
+            return Err(Error::Io);
+        }
         for entry in page.entries {
             // What has vanished, or cannot be reached from here, is not in the cache either.
             let Some(attr) = entry.attr else { continue };

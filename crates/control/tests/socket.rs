@@ -1,5 +1,6 @@
 //! A process with files in memory, asked through its socket.
 
+use async_trait::async_trait;
 use pollster::block_on;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -13,7 +14,10 @@ use weir_control::{
 };
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Access, Caller, CreateMode, FileId, IoFlags, SetAttr};
+use weir_vfs::{
+    Access, Caller, CreateMode, DirPage, FileId, FileSystem, FileSystemDecorator, IoFlags,
+    ReaddirRequest, SetAttr,
+};
 
 const PAGE: u64 = 4096;
 const SERVED: &str = "/served";
@@ -36,10 +40,33 @@ struct Rig {
     runtime: Runtime,
 }
 
+/// A store whose directories restart from their beginning at their end.
+struct Endless(Arc<MemoryFs>);
+
+#[async_trait]
+impl FileSystemDecorator for Endless {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> weir_vfs::Result<DirPage> {
+        let request = ReaddirRequest { max_entries: 2, ..request };
+        let mut page = self.0.readdir(caller, request).await?;
+        if std::mem::take(&mut page.eof) {
+            page = self.0.readdir(caller, ReaddirRequest { cookie: 0, ..request }).await?;
+        }
+        Ok(page)
+    }
+}
+
 impl Rig {
     fn new() -> Self {
+        Self::over(MemoryFs::new())
+    }
+
+    fn over(store: Arc<dyn FileSystem>) -> Self {
         let cache = Cache::new(Config { budget_bytes: 32 << 20, ..Config::default() }).unwrap();
-        let fs = cache.mount(MemoryFs::new());
+        let fs = cache.mount(store);
         let dir = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = { runtime }.enable_all().worker_threads(2).build().unwrap();
@@ -133,6 +160,14 @@ fn shown_and_evicted(rig: &Rig, is_quick: impl Fn() -> bool) -> bool {
     assert_eq!(evicted, [file(d, 3 * PAGE, 0, 0)]);
     assert_eq!(after, [file(d, 3 * PAGE, 0, 0), file(e, 100, PAGE, PAGE)]);
     true
+}
+
+#[test]
+fn a_listing_that_does_not_end_fails() {
+    let rig = Rig::over(Arc::new(Endless(MemoryFs::new())));
+    (0..10).for_each(|number| rig.write(rig.fs.root(), &number.to_string(), 1));
+    let replies = rig.tree(Action::Show, SERVED);
+    assert!(matches!(replies[..], [Reply::Failed(_), ..]), "{replies:?}");
 }
 
 #[test]

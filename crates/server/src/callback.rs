@@ -52,6 +52,8 @@ const OUTGOING: usize = 64;
 const OUTGOING_TO_ADDRESS: usize = 8;
 /// Of those, to try whether a client answers. The rest is left for recalls.
 const PROBES_OF_ADDRESS: usize = 4;
+/// Most clients of an address that wait to be tried.
+const WAITING_OF_ADDRESS: usize = 64;
 /// How often the server sends a callback before it counts as failed.
 const ATTEMPTS: usize = 4;
 /// How often it sends CB_SEQUENCE alone before that. Others may lose callbacks meanwhile.
@@ -79,6 +81,8 @@ struct Outgoing {
 struct OutgoingToAddress {
     all: Semaphore,
     probes: Semaphore,
+    /// Probes that wait or are made.
+    waiting: Semaphore,
 }
 
 impl Outgoing {
@@ -97,6 +101,7 @@ impl Outgoing {
         let new = Arc::new(OutgoingToAddress {
             all: Semaphore::new(OUTGOING_TO_ADDRESS),
             probes: Semaphore::new(PROBES_OF_ADDRESS),
+            waiting: Semaphore::new(WAITING_OF_ADDRESS),
         });
         addresses.insert(host, Arc::downgrade(&new));
         new
@@ -238,10 +243,6 @@ impl Callbacks {
         // No semaphore is ever closed. An address takes of its own part first, so that its calls that
         // wait hold nothing of what others need.
         let of_address = self.outgoing.to(service.addr.ip());
-        let _probe = match procedure {
-            PROC_CB_NULL => Some(of_address.probes.acquire().await.ok()?),
-            _ => None,
-        };
         let _to_address = of_address.all.acquire().await.ok()?;
         let _outgoing = self.outgoing.all.acquire().await.ok()?;
         let called = async {
@@ -260,7 +261,8 @@ impl Callbacks {
 
     /// Checks whether a client of minor version 0 answers at the address that it registered. One task
     /// at a time does this for a client, and tries again if the client has registered meanwhile: so
-    /// repeated registrations make no queue.
+    /// repeated registrations make no queue. Beyond [`WAITING_OF_ADDRESS`], clients of an address get no
+    /// delegations until they register again.
     pub(crate) async fn probe_service(&self, client: ClientId) {
         match self.probing.lock().entry(client) {
             Entry::Occupied(mut again) => {
@@ -270,10 +272,18 @@ impl Callbacks {
             Entry::Vacant(new) => drop(new.insert(false)),
         }
         loop {
-            let service = self.state.lock().clients.get(client).ok().and_then(|c| c.callback);
-            if let Some(service) = service {
-                let answered = self.exchange::<()>(service, PROC_CB_NULL, &()).await.is_some();
-                self.set_up(client, service, answered);
+            if let Some(service) = self.service(client) {
+                let of_address = self.outgoing.to(service.addr.ip());
+                let waits = of_address.waiting.try_acquire();
+                let probe = match waits {
+                    Ok(_) => of_address.probes.acquire().await.ok(),
+                    Err(_) => None,
+                };
+                // By now the client may be gone.
+                if probe.is_some() && self.service(client) == Some(service) {
+                    let answered = self.exchange::<()>(service, PROC_CB_NULL, &()).await.is_some();
+                    self.set_up(client, service, answered);
+                }
             }
             let mut probing = self.probing.lock();
             match probing.get_mut(&client) {
@@ -284,6 +294,16 @@ impl Callbacks {
                 }
             }
         }
+    }
+
+    /// Number of clients that wait to be tried, or are.
+    #[cfg(test)]
+    pub(crate) fn probed(&self) -> usize {
+        self.probing.lock().len()
+    }
+
+    fn service(&self, client: ClientId) -> Option<CallbackService> {
+        self.state.lock().clients.get(client).ok()?.callback
     }
 
     fn set_up(&self, client: ClientId, service: CallbackService, is_up: bool) {

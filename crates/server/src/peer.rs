@@ -119,9 +119,13 @@ impl Peer {
         &self.replies
     }
 
-    /// Queues a finished record for sending.
+    /// Queues a finished record for sending; drops it if the connection has ended.
     pub(crate) fn post(&self, message: Outgoing) {
-        self.outbox.lock().push_back(message);
+        let mut outbox = self.outbox.lock();
+        if self.is_open() {
+            outbox.push_back(message);
+        }
+        drop(outbox);
         self.posted.notify_one();
     }
 
@@ -138,6 +142,9 @@ impl Peer {
     /// Ends the connection without sending anything more.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
+        // Nothing is posted after this. Replies give their memory back, which other calls of the connection may wait for.
+        let unsent = std::mem::take(&mut *self.outbox.lock());
+        drop(unsent);
         self.posted.notify_one();
         self.calls.lock().clear();
     }

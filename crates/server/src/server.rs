@@ -394,18 +394,7 @@ impl Server {
     pub(crate) async fn sweep(&self) {
         let Services { state, recalls, .. } = &*self.services;
         let now = self.services.now();
-        {
-            let mut state = state.lock();
-            state.sweep(now);
-            let gone = state.grace.end(now);
-            if !gone.is_empty() {
-                info!(
-                    "{} clients did not reclaim in the grace period: their records are removed",
-                    gone.len()
-                );
-            }
-            gone.into_iter().for_each(|owner| state.is_to_be_written(owner));
-        }
+        state.lock().sweep(now);
         self.addresses().sweep();
         recalls.look_again();
         recalls.look_at_files();

@@ -6,9 +6,8 @@
 //!    name.
 
 use crate::mounts::Place;
-use weir_client::MetCookies;
 use weir_pagecache::CachedFs;
-use weir_vfs::{Caller, DirEntry, DirPage, Error, FileId, ReaddirRequest, Result};
+use weir_vfs::{Caller, DirEntry, DirPage, Error, FileId, MetCookies, ReaddirRequest, Result};
 
 /// Entries read at a time.
 const ENTRIES: usize = 1000;

@@ -22,6 +22,7 @@ mod flags;
 mod fs;
 mod io;
 mod lock;
+mod met_cookies;
 mod range_tree;
 mod request;
 mod segment;
@@ -35,6 +36,7 @@ pub use flags::{Access, Advice, Capabilities, IoFlags, Permissions};
 pub use fs::{Caller, Created, DirEntry, DirPage, FileSystem, OpenFile, SpecialFile, Unnamed};
 pub use io::{Buffer, ReadOp, Source, WriteOp};
 pub use lock::{Lock, LockConflict, LockOwner, LockRange, RangeLocks, TO_END};
+pub use met_cookies::MetCookies;
 pub use request::{
     AclName, CreateMode, EntryName, NewFile, ReaddirRequest, RenameFlags, UNCACHED_MARK,
     UNCACHED_XATTR, XattrMode, XattrName,

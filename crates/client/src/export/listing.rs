@@ -6,7 +6,6 @@
 
 use super::resolve::{Links, resolve};
 use super::{Asked, Export, Metadata};
-use crate::met_cookies::MetCookies;
 use futures_util::future::BoxFuture;
 use futures_util::stream::Stream;
 use std::collections::VecDeque;
@@ -16,7 +15,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use weir_vfs::{Caller, Error, FileId, FileKind, FileSystem, ReaddirRequest};
+use weir_vfs::{Caller, Error, FileId, FileKind, FileSystem, MetCookies, ReaddirRequest};
 
 /// Entries asked for in one request; servers return as many as fit in a reply.
 const ENTRIES: usize = 1024;

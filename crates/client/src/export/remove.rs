@@ -5,11 +5,12 @@
 
 use super::resolve::{Links, resolve};
 use super::{Asked, Export};
-use crate::met_cookies::MetCookies;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use std::io;
 use std::path::Path;
-use weir_vfs::{Caller, DirEntry, Error, FileId, FileKind, FileSystem, ReaddirRequest, Result};
+use weir_vfs::{
+    Caller, DirEntry, Error, FileId, FileKind, FileSystem, MetCookies, ReaddirRequest, Result,
+};
 
 /// Entries asked for in one request, which bounds the directories known at each level.
 const ENTRIES: usize = 256;

@@ -407,9 +407,12 @@ impl File {
         self.open.mapping.state.lock().errors.count()
     }
 
-    /// How often written data of any file of the store was or may have been lost: the count of
-    /// [`CachedFs::write_errors`](crate::CachedFs::write_errors), which outlives mappings.
-    pub fn store_write_errors(&self) -> u64 {
-        self.open.mapping.dirty.store.errors.load(Ordering::SeqCst)
+    /// A number that grows whenever written data of any file of the store was or may have been lost, as
+    /// [`CachedFs::write_errors`](crate::CachedFs::write_errors) does, and outlives mappings. It begins at random for
+    /// each mount of a store: two equal numbers say that nothing was lost in between, also if the store was unmounted
+    /// meanwhile, or if they are of two runs of the program.
+    pub fn loss_epoch(&self) -> u64 {
+        let store = &self.open.mapping.dirty.store;
+        store.first_epoch.wrapping_add(store.errors.load(Ordering::SeqCst))
     }
 }

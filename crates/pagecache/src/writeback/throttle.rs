@@ -16,6 +16,7 @@ use crate::thread::Background;
 use crate::wait::WaitQueue;
 use crate::writeback::lane::Lane;
 use crate::writeback::node_syncs::NodeSyncs;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weir_base::sync::RwLock;
@@ -73,13 +74,17 @@ pub(crate) struct StoreWriteback {
     pub(crate) lane: Arc<Lane>,
     /// Permanent failures of writes and syncs of its files.
     pub(crate) errors: AtomicU64,
+    /// What [`File::loss_epoch`](crate::File::loss_epoch) begins at: random.
+    pub(crate) first_epoch: u64,
     pub(crate) node_syncs: NodeSyncs,
 }
 
 impl StoreWriteback {
     pub(crate) fn new(cache: Arc<Writeback>, lane: Arc<Lane>) -> Self {
         let (pages, errors) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { cache, pages, lane, errors, node_syncs: NodeSyncs::default() }
+        // Its keys are random.
+        let first_epoch = RandomState::new().build_hasher().finish();
+        Self { cache, pages, lane, errors, first_epoch, node_syncs: NodeSyncs::default() }
     }
 
     /// Whether anything of the store is dirty.

@@ -115,7 +115,7 @@ impl Recalls {
         if !self.in_grace.load(Ordering::Relaxed) {
             return Ok(());
         }
-        if self.state.lock().grace.holds_back(self.clock.monotonic()) {
+        if self.state.lock().grace.holds_back() {
             return Err(InGrace);
         }
         self.in_grace.store(false, Ordering::Relaxed);

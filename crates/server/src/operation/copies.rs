@@ -159,6 +159,8 @@ impl Copies {
         let ended = *job.ended.lock();
         if ended.is_some() {
             self.jobs.lock().remove(&key);
+            // Nothing more is told.
+            job.cancel.cancel();
         }
         Ok(CopyProgress { copied: job.copied.load(Ordering::Relaxed), ended })
     }

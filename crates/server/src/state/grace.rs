@@ -1,8 +1,10 @@
 //! The grace period: after a restart, clients reclaim the state that they had, and meanwhile no
 //! client gets new state.
 //!
-//! 1. Grace ends after a fixed time, or when every client that had state has completed its
-//!    reclaims. If no client had state, there is no grace period.
+//! 1. Grace ends at the first sweep after a fixed time, or when every client that had state has completed its
+//!    reclaims. If no client had state, there is no grace period. The sweep also notes that absent clients may not
+//!    reclaim in a later run, and nothing is granted until that is on disk: a client that might reclaim a lock after
+//!    another restart, and a client that has got it meanwhile, would both rely on it (RFC 8881 section 8.4.3).
 //! 2. Only a client that the previous run recorded on disk may reclaim, and only as the principal
 //!    that it had then. Until grace ends, no other principal gets its name.
 //! 3. Meanwhile names are not removed or changed, sizes are not set, and there is no I/O without an
@@ -41,16 +43,16 @@ impl Grace {
     }
 
     /// Whether clients may still reclaim.
-    pub(crate) fn is_active(&self, now: Duration) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         let expects = !self.expected.is_empty() || !self.hosts.is_empty();
-        !self.ended && now < self.until && expects
+        !self.ended && expects
     }
 
     /// Whether clients may still reclaim opens, and with them delegations and share reservations.
     /// I/O without an open might conflict with those (RFC 8881 section 8.4.2.1). Once this is
     /// false, it stays false.
-    pub(crate) fn holds_back(&self, now: Duration) -> bool {
-        self.is_active(now) && !self.expected.is_empty()
+    pub(crate) fn holds_back(&self) -> bool {
+        self.is_active() && !self.expected.is_empty()
     }
 
     /// Whether a host held locks that it may reclaim.
@@ -66,26 +68,18 @@ impl Grace {
         &self,
         owner: &Owner,
         principal: &Principal,
-        now: Duration,
     ) -> Result<(), StateError> {
         let theirs = self.expected.get(owner).and_then(|record| record.principal.as_ref());
         match theirs {
-            Some(theirs) if theirs != principal && self.is_active(now) => {
-                Err(StateError::ClientInUse)
-            }
+            Some(theirs) if theirs != principal && self.is_active() => Err(StateError::ClientInUse),
             _ => Ok(()),
         }
     }
 
     /// Whether a client may reclaim state; if so, records that it has returned.
-    pub(crate) fn may_reclaim(
-        &mut self,
-        owner: &Owner,
-        principal: &Principal,
-        now: Duration,
-    ) -> bool {
+    pub(crate) fn may_reclaim(&mut self, owner: &Owner, principal: &Principal) -> bool {
         let is_its = |record: &Record| record.is_of(principal);
-        let may = self.is_active(now) && self.expected.get(owner).is_some_and(is_its);
+        let may = self.is_active() && self.expected.get(owner).is_some_and(is_its);
         if may {
             self.returned.insert(owner.clone());
         }
@@ -110,7 +104,7 @@ impl Grace {
     /// Ends grace when its time is over. Returns, once, the clients that did not return: they may
     /// not reclaim in a later run either.
     pub(crate) fn end(&mut self, now: Duration) -> Vec<Owner> {
-        if self.ended || self.is_active(now) {
+        if self.ended || (self.is_active() && now < self.until) {
             return Vec::new();
         }
         self.ended = true;
@@ -139,28 +133,29 @@ mod tests {
 
     #[test]
     fn grace_ends_when_all_clients_are_back_or_time_is_up() {
-        assert!(!Grace::new(90 * SEC, []).is_active(SEC));
+        assert!(!Grace::new(90 * SEC, []).is_active());
 
         let mut grace = Grace::new(90 * SEC, clients(["a", "b"]));
-        assert!(grace.may_reclaim(&owner("a"), &USER, SEC));
-        assert!(!grace.may_reclaim(&owner("c"), &USER, SEC));
+        assert!(grace.may_reclaim(&owner("a"), &USER));
+        assert!(!grace.may_reclaim(&owner("c"), &USER));
         grace.completed(&owner("a"));
-        assert!(grace.is_active(89 * SEC) && grace.holds_back(89 * SEC));
+        assert!(grace.is_active() && grace.holds_back());
         assert_eq!(grace.end(89 * SEC), []);
-        assert!(!grace.is_active(90 * SEC));
+        assert!(grace.is_active(), "a sweep ends it");
         assert_eq!(grace.end(90 * SEC), [owner("b")]);
+        assert!(!grace.is_active());
         assert_eq!(grace.end(91 * SEC), []);
 
         let mut grace = Grace::new(90 * SEC, clients(["a"]));
-        assert!(grace.may_reclaim(&owner("a"), &USER, SEC));
+        assert!(grace.may_reclaim(&owner("a"), &USER));
         grace.completed(&owner("a"));
-        assert!(!grace.is_active(2 * SEC) && !grace.holds_back(2 * SEC));
+        assert!(!grace.is_active() && !grace.holds_back());
         assert_eq!(grace.end(2 * SEC), []);
 
         let host = IpAddr::from([192, 0, 2, 9]);
         let mut grace = Grace::new(90 * SEC, []).with_hosts([host]);
-        assert!(grace.is_active(89 * SEC) && grace.expects_host(host));
-        assert!(!grace.holds_back(89 * SEC), "they hold byte-range locks, which are advisory");
+        assert!(grace.is_active() && grace.expects_host(host));
+        assert!(!grace.holds_back(), "they hold byte-range locks, which are advisory");
         assert_eq!(grace.end(90 * SEC), []);
         assert!(!grace.expects_host(host));
     }
@@ -169,17 +164,18 @@ mod tests {
     fn a_client_name_stays_with_its_principal_in_grace() {
         let other = Principal { flavor: 1, uid: 1001 };
         let mut grace = Grace::new(90 * SEC, clients(["a"]));
-        assert_eq!(grace.check_name(&owner("a"), &other, SEC), Err(StateError::ClientInUse));
-        assert!(!grace.may_reclaim(&owner("a"), &other, SEC));
-        assert_eq!(grace.check_name(&owner("b"), &other, SEC), Ok(()));
-        assert_eq!(grace.check_name(&owner("a"), &USER, SEC), Ok(()));
-        assert!(grace.may_reclaim(&owner("a"), &USER, SEC));
-        assert_eq!(grace.check_name(&owner("a"), &other, 90 * SEC), Ok(()));
+        assert_eq!(grace.check_name(&owner("a"), &other), Err(StateError::ClientInUse));
+        assert!(!grace.may_reclaim(&owner("a"), &other));
+        assert_eq!(grace.check_name(&owner("b"), &other), Ok(()));
+        assert_eq!(grace.check_name(&owner("a"), &USER), Ok(()));
+        assert!(grace.may_reclaim(&owner("a"), &USER));
+        assert_eq!(grace.end(90 * SEC), []);
+        assert_eq!(grace.check_name(&owner("a"), &other), Ok(()));
 
         // If a record names no principal, only the superuser may reclaim.
         let mut grace = Grace::new(90 * SEC, [(owner("a"), Record::default())]);
-        assert_eq!(grace.check_name(&owner("a"), &other, SEC), Ok(()));
-        assert!(!grace.may_reclaim(&owner("a"), &other, SEC));
-        assert!(grace.may_reclaim(&owner("a"), &Principal { flavor: 1, uid: 0 }, SEC));
+        assert_eq!(grace.check_name(&owner("a"), &other), Ok(()));
+        assert!(!grace.may_reclaim(&owner("a"), &other));
+        assert!(grace.may_reclaim(&owner("a"), &Principal { flavor: 1, uid: 0 }));
     }
 }

@@ -36,7 +36,7 @@ impl<F: Clone> State<F> {
     ) -> Result<StateId, LockError> {
         let LockRequest { client, target, node, range, exclusive, reclaim, wait, listens } =
             request;
-        self.check_grace(client, reclaim, now)?;
+        self.check_grace(client, reclaim)?;
         let (open, owner, known) = match target {
             LockTarget::Open(id, name) => {
                 let open = self.open_for_locks(client, id, node, now)?;
@@ -110,7 +110,7 @@ impl<F: Clone> State<F> {
         exclusive: bool,
         now: Duration,
     ) -> Result<Option<Conflict<Holder>>, StateError> {
-        self.check_grace(owner.client, false, now)?;
+        self.check_grace(owner.client, false)?;
         self.lock_waiters.asks(owner);
         Ok(self.conflict(node, &Holder::V4(owner.clone()), range, exclusive, now))
     }

@@ -45,7 +45,7 @@ impl<F: Clone> State<F> {
         let effect = request.effect();
         let OpenRequest { client, owner, node, share, claim, confirm, by, made, truncates, file } =
             request;
-        self.check_grace(client, claim == Claim::Reclaim, now)?;
+        self.check_grace(client, claim == Claim::Reclaim)?;
         if claim == Claim::Reclaim {
             self.check_reclaim(client, node)?;
         }

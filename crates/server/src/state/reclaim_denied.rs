@@ -27,7 +27,6 @@ use crate::state::error::StateError;
 use crate::state::record::Record;
 use crate::state::table::State;
 use crate::state::tables::reclaim_denied::{MAX_UNACKNOWLEDGED, ReclaimDenied};
-use std::time::Duration;
 
 impl Client {
     /// Denies reclaims of a file without an acknowledgment to wait for: the protocol has none, or
@@ -98,8 +97,8 @@ impl<F: Clone> State<F> {
     }
 
     /// Periodic: ends the reclaims of all clients once grace is over.
-    pub(super) fn end_reclaims(&mut self, now: Duration) {
-        if self.grace.is_active(now) {
+    pub(super) fn end_reclaims(&mut self) {
+        if self.grace.is_active() {
             return;
         }
         for client in self.clients.iter_mut().filter(|client| client.may_reclaim) {
@@ -122,6 +121,7 @@ mod tests {
         state_denying,
     };
     use crate::state::{Claim, LockError, OpenRequest, StateId};
+    use std::time::Duration;
     use weir_vfs::FileId;
 
     type State = super::State<char>;
@@ -204,6 +204,20 @@ mod tests {
         assert_eq!(on_disk(&mut state, "a"), Some(ReclaimDenied::all()));
         state.reclaim_complete(a).unwrap();
         assert_eq!(on_disk(&mut state, "a"), Some(ReclaimDenied::default()));
+    }
+
+    /// A restart before this is on disk would let the absent client reclaim what others have got meanwhile.
+    #[test]
+    fn nothing_is_granted_until_it_is_on_disk_that_absent_clients_may_not_reclaim() {
+        let mut state = state_denying([("a", ReclaimDenied::default())]);
+        let b = ready(&mut state, "b", T0);
+        state.write_records();
+        assert_eq!(state.open(request(b, WRITE), LEASE), Err(StateError::Grace));
+        state.sweep(LEASE);
+        assert_eq!(state.open(request(b, WRITE), LEASE), Err(StateError::Unsettled));
+        assert!(state.write_records().contains(&owner("a")));
+        assert_eq!(reclaim_denied(&state, &owner("a")), None);
+        state.open(request(b, WRITE), LEASE).unwrap();
     }
 
     #[test]

@@ -29,6 +29,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use tracing::info;
 use weir_vfs::RangeLocks;
 
 /// How long the disk record of a client without state is kept.
@@ -180,7 +181,7 @@ impl<F: Clone> State<F> {
         update: bool,
         now: Duration,
     ) -> Result<Exchanged, StateError> {
-        self.grace.check_name(&owner, &principal, now)?;
+        self.grace.check_name(&owner, &principal)?;
         let again = (owner.clone(), principal.clone());
         match self.clients.exchange_id(owner, verifier, principal, update, now) {
             Err(StateError::TooMany) => {
@@ -224,7 +225,7 @@ impl<F: Clone> State<F> {
         callback: Option<CallbackService>,
         now: Duration,
     ) -> Result<(ClientId, [u8; 8]), StateError> {
-        self.grace.check_name(&owner, &principal, now)?;
+        self.grace.check_name(&owner, &principal)?;
         let again = (owner.clone(), principal.clone());
         match self.clients.introduce(owner, verifier, principal, callback, now) {
             Err(StateError::TooMany) => {
@@ -256,7 +257,7 @@ impl<F: Clone> State<F> {
             return Ok(());
         }
         let owner = client.owner.clone();
-        self.grace.check_name(&owner, principal, now)?;
+        self.grace.check_name(&owner, principal)?;
         // This must be the last check: it may end the lease of the client that has the name.
         self.clients.claim_name(&owner, principal, now)?;
         // A client that returned earlier in this grace period and left may have no disk record any
@@ -264,7 +265,7 @@ impl<F: Clone> State<F> {
         let again = self.grace.has_returned(&owner);
         let client = self.clients.get_mut(id)?;
         client.shared.lease.renew(now);
-        client.may_reclaim = self.grace.may_reclaim(&owner, principal, now);
+        client.may_reclaim = self.grace.may_reclaim(&owner, principal);
         client.is_recorded = client.may_reclaim;
         if client.may_reclaim
             && let Some(record) = self.grace.record(&owner)
@@ -337,19 +338,14 @@ impl<F: Clone> State<F> {
     ///
     /// # Errors
     /// [`StateError::Grace`] or [`StateError::NoGrace`].
-    pub(crate) fn check_grace(
-        &self,
-        id: ClientId,
-        reclaim: bool,
-        now: Duration,
-    ) -> Result<(), StateError> {
+    pub(crate) fn check_grace(&self, id: ClientId, reclaim: bool) -> Result<(), StateError> {
         let client = self.clients.get(id)?;
         if reclaim {
-            let open = self.grace.is_active(now) && client.may_reclaim;
+            let open = self.grace.is_active() && client.may_reclaim;
             return if open { Ok(()) } else { Err(StateError::NoGrace) };
         }
         // A client with sessions must send RECLAIM_COMPLETE first (RFC 8881 section 18.51.3).
-        if self.grace.is_active(now) || (client.owner.sessions && !client.reclaim_complete) {
+        if self.grace.is_active() || (client.owner.sessions && !client.reclaim_complete) {
             return Err(StateError::Grace);
         }
         Ok(())
@@ -485,7 +481,15 @@ impl<F: Clone> State<F> {
     /// delegations that were not returned in time, removes the records of idle clients, and retries
     /// waiting locks.
     pub(crate) fn sweep(&mut self, now: Duration) {
-        self.end_reclaims(now);
+        let absent = self.grace.end(now);
+        if !absent.is_empty() {
+            info!(
+                "{} clients did not reclaim in the grace period: their records are removed",
+                absent.len()
+            );
+        }
+        absent.into_iter().for_each(|owner| self.unwritten.insert(owner));
+        self.end_reclaims();
         self.revoke_overdue(now);
         self.cancel_overdue(now);
         self.clients.drop_unconfirmed(now);
@@ -515,7 +519,7 @@ impl<F: Clone> State<F> {
     /// Removes the disk records of clients that have had no state for [`IDLE`], so that the grace
     /// period after a restart does not wait for them.
     pub(in crate::state) fn unrecord_idle(&mut self, now: Duration) {
-        if self.grace.is_active(now) {
+        if self.grace.is_active() {
             // They may be about to reclaim, even after another restart.
             return;
         }
@@ -540,7 +544,6 @@ impl<F: Clone> State<F> {
         &mut self,
         id: SessionId,
         own: Option<u32>,
-        now: Duration,
     ) -> Result<(), StateError> {
         let session = self.sessions.remove_idle(id, own)?;
         let is_last = self.sessions.of(session.client).next().is_none();
@@ -548,7 +551,7 @@ impl<F: Clone> State<F> {
             && is_last
             && client.is_recorded
             && client.states.is_empty()
-            && !self.grace.is_active(now)
+            && !self.grace.is_active()
         {
             client.is_recorded = false;
             self.idle.insert(client.owner.clone());

@@ -4,7 +4,8 @@
 //!    requested it (COMMIT, a stable WRITE, a change of names). A client that compares verifiers
 //!    then rewrites what it has not committed. The verifier also changes when the cache loses data
 //!    of the file outside any sync: another client may have received that error, or the file may
-//!    have left the cache since.
+//!    have left the cache since. No verifier is given twice for different losses: also not after an export was
+//!    removed and added again, or after an older state directory was restored ([`File::loss_epoch`]).
 //! 2. WRITE returns the verifier from before its write, COMMIT the one from after its sync. So they
 //!    differ if data was lost in between.
 
@@ -26,7 +27,7 @@ impl WriteVerifier {
     /// losses change it.
     pub fn get(&self, file: &File) -> [u8; 8] {
         let syncs = self.0.load(Ordering::Acquire);
-        syncs.wrapping_add(file.store_write_errors()).to_be_bytes()
+        syncs.wrapping_add(file.loss_epoch()).to_be_bytes()
     }
 
     /// The part that does not depend on a file.

@@ -61,6 +61,8 @@ pub(super) struct Connection {
     socket: Socket,
     peer: Arc<Peer>,
     shares: Arc<AddressShares>,
+    /// Its part of its address's share of the connections: also for calls that outlive it.
+    place: Arc<Taken>,
     traffic: Traffic,
     input: BytesMut,
     records: RecordReader,
@@ -98,7 +100,7 @@ impl Connection {
         transport: Arc<Transport>,
         stream: TcpStream,
         peer: Arc<Peer>,
-        shares: Arc<AddressShares>,
+        (shares, place): (Arc<AddressShares>, Arc<Taken>),
         traffic: Traffic,
     ) -> Self {
         let records = RecordReader::new(transport.limits.record_bytes);
@@ -111,6 +113,7 @@ impl Connection {
             socket: Socket::Registered(stream),
             peer,
             shares,
+            place,
             traffic,
             input: BytesMut::new(),
             records,
@@ -231,13 +234,14 @@ impl Connection {
 
     fn spawn(&self, future: CallFuture) {
         let waiting = WaitingCall::one(&self.waiting);
-        let peer = self.peer.clone();
+        let (peer, place) = (self.peer.clone(), self.place.clone());
         tokio::spawn(async move {
             let reply = future.await;
             // Decremented before the reply is posted, so that the connection, which the post wakes,
             // sees both.
             drop(waiting);
             peer.post(reply);
+            drop(place);
         });
     }
 

@@ -227,10 +227,12 @@ impl Transport {
             let peer = Arc::new(Peer::new(id, from, bytes, admission));
             let transport = self.clone();
             let traffic = transport.open.enter(id, addr);
-            let end = Connection::new(self, stream, peer.clone(), shares, traffic).run().await;
+            let place = Arc::new(taken);
+            let connection = Connection::new(self, stream, peer.clone(), (shares, place), traffic);
+            let end = connection.run().await;
             peer.close();
             transport.programs.disconnected(&peer);
-            drop((peer, taken));
+            drop(peer);
             debug!("{addr}: {end}");
         });
     }

@@ -319,7 +319,7 @@ impl NlmRequest<'_> {
             let waits = reclaim
                 && taken == Err(Status::DeniedGracePeriod)
                 && services.records.is_failing()
-                && services.state.lock().grace.is_active(services.now())
+                && services.state.lock().grace.is_active()
                 && self.check_wanted().is_ok();
             if !waits {
                 return taken;

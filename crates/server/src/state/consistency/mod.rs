@@ -152,7 +152,7 @@ impl World {
         let now = self.now;
         if let Some(found) = self.state.clients.confirmed(&owner(NAMES[number])).map(|c| c.id) {
             self.state.clients.renew(found, now);
-            if !self.state.grace.is_active(now) {
+            if !self.state.grace.is_active() {
                 // It may have sent it before.
                 _ = self.state.reclaim_complete(found);
             }
@@ -161,7 +161,7 @@ impl World {
             }
             return found;
         }
-        let id = if self.state.grace.is_active(now) {
+        let id = if self.state.grace.is_active() {
             client(&mut self.state, NAMES[number], now)
         } else {
             ready(&mut self.state, NAMES[number], now)
@@ -215,7 +215,7 @@ impl World {
         let confirm = self.below(8) == 0 && self.state.open_owners(client).all(|o| o != name);
         let truncates = self.below(4) == 0;
         let claim = match self.below(8) {
-            _ if self.state.grace.is_active(now) => Claim::Reclaim,
+            _ if self.state.grace.is_active() => Claim::Reclaim,
             0 => Claim::Delegated,
             _ => Claim::New,
         };
@@ -245,7 +245,7 @@ impl World {
         };
         let Some((client, target, node)) = under else { return };
         self.state.clients.renew(client, now);
-        let (reclaim, listens) = (self.state.grace.is_active(now), true);
+        let (reclaim, listens) = (self.state.grace.is_active(), true);
         let request =
             LockRequest { client, target, node, range, exclusive, reclaim, wait, listens };
         let opened = self.store_locks(node);

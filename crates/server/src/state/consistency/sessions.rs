@@ -60,7 +60,7 @@ impl World {
                     return;
                 }
                 let is_busy = self.requests.iter().any(|(other, _)| Arc::ptr_eq(other, &table));
-                let destroyed = self.state.destroy_session(id, None, now);
+                let destroyed = self.state.destroy_session(id, None);
                 assert_eq!(destroyed, if is_busy { Err(StateError::Busy) } else { Ok(()) });
             }
         }

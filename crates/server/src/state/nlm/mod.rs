@@ -143,7 +143,7 @@ impl<F: Clone> State<F> {
     /// [`NlmError::Blocked`] if the request is queued, otherwise why it is refused.
     pub(crate) fn nlm_lock(&mut self, lock: NlmLock, now: Duration) -> Result<(), NlmError> {
         let NlmLock { owner, node, range, exclusive, reclaim, wait } = lock;
-        self.nlm_check(owner.host, reclaim, now)?;
+        self.nlm_check(owner.host, reclaim)?;
         let touch = if exclusive { Touch::Change } else { Touch::Read };
         if self.delegations.conflict(node, touch, None) {
             return Err(NlmError::Delegated);
@@ -208,7 +208,7 @@ impl<F: Clone> State<F> {
         exclusive: bool,
         now: Duration,
     ) -> Result<Option<Conflict<Holder>>, NlmError> {
-        if self.grace.is_active(now) {
+        if self.grace.is_active() {
             return Err(NlmError::Grace);
         }
         Ok(self.conflict(node, &Holder::Nlm(owner.clone()), range, exclusive, now))
@@ -265,7 +265,7 @@ impl<F: Clone> State<F> {
         reclaim: bool,
         now: Duration,
     ) -> Result<(), NlmError> {
-        self.nlm_check(owner.host, reclaim, now)?;
+        self.nlm_check(owner.host, reclaim)?;
         let held = self.files.get(&node).and_then(|f| f.shares.iter().find(|s| s.0 == *owner));
         let held = held.map(|(_, held)| *held);
         if reclaim && held.is_some_and(|held| held != share) {
@@ -334,7 +334,7 @@ impl<F: Clone> State<F> {
     /// caller must remove their disk records before they are [remembered](Self::nlm_remembered)
     /// again.
     pub(crate) fn nlm_drop_idle(&mut self, now: Duration) -> Vec<IpAddr> {
-        if self.grace.is_active(now) {
+        if self.grace.is_active() {
             return Vec::new();
         }
         let idle = |h: &Host| h.files.is_empty() && now.saturating_sub(h.used) > self.limits.lease;
@@ -525,13 +525,13 @@ impl<F: Clone> State<F> {
         }
     }
 
-    fn nlm_check(&self, host: IpAddr, reclaim: bool, now: Duration) -> Result<(), NlmError> {
+    fn nlm_check(&self, host: IpAddr, reclaim: bool) -> Result<(), NlmError> {
         match self.nlm.hosts.get(&host) {
             None => return Err(NlmError::Unknown),
             Some(host) if host.doubt.is_some() => return Err(NlmError::Doubted),
             Some(_) => {}
         }
-        match (reclaim, self.grace.is_active(now)) {
+        match (reclaim, self.grace.is_active()) {
             (false, false) => Ok(()),
             (false, true) => Err(NlmError::Grace),
             (true, true) if self.grace.expects_host(host) => Ok(()),

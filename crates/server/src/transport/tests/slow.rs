@@ -77,6 +77,47 @@ async fn all_is_given_back(f: &Fixture) {
 }
 
 #[tokio::test]
+async fn calls_that_wait_for_reply_memory_when_their_connection_ends_end_too() {
+    let f =
+        Fixture::new(TransportLimits { reply_bytes: 4 << 20, ..TransportLimits::default() }).await;
+    let mut gone = f.connect().await;
+    for xid in 0..64 {
+        gone.send(xid, ECHO, 4, &MEGABYTE.to_be_bytes()).await;
+    }
+    while f.transport.addresses.reply_bytes.used() < 4 << 20 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(gone);
+    tokio::time::timeout(Duration::from_secs(60), all_is_given_back(&f)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_counts_until_its_calls_have_ended() {
+    const CALLS: u32 = 8;
+    let f = Fixture::new(TransportLimits { connections: 4, ..TransportLimits::default() }).await;
+    let mut left = 0;
+    for _ in 0..20 {
+        let mut gone = f.connect().await;
+        for xid in 0..CALLS {
+            if !gone.try_send(xid, ECHO, 2, b"").await {
+                break;
+            }
+        }
+        // A reply, or the end, says that the server has seen the calls, or refused the connection.
+        if gone.try_send(CALLS, ECHO, 0, b"").await && gone.record().await.is_some() {
+            left += CALLS as usize;
+        }
+    }
+    let used = f.transport.addresses.connections.used();
+    assert_eq!(used, left / CALLS as usize);
+    assert!((1..=4).contains(&used), "{used} connections are counted");
+    f.open_the_gate(left);
+    while f.transport.addresses.connections.used() > 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
 async fn a_peer_below_the_minimum_rate_is_disconnected() {
     let limits = TransportLimits {
         stall: Duration::from_millis(400),

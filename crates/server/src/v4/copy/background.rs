@@ -38,7 +38,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use weir_nfs::v4::cb::offload;
 use weir_nfs::v4::types::{StableHow, StateId, WriteResponse};
@@ -152,11 +152,14 @@ impl Background {
         };
         let stateid = StateId { seqid: 1, other: key.to_wire() };
         let op = CbOp::Offload(offload::Args { file: handle[..].into(), stateid, outcome });
+        let wait = async |time| {
+            let _ = timeout(time, job.cancel.cancelled()).await;
+        };
         for _ in 0..TELLINGS {
             // The client rejects the callback if the reply to COPY has not arrived yet.
             let told = {
                 let _telling = job.telling.lock().await;
-                if job.cancel.is_cancelled() {
+                if job.cancel.is_cancelled() || self.is_client_gone(&job) {
                     self.copies.remove(key);
                     return;
                 }
@@ -170,10 +173,10 @@ impl Background {
                 self.copies.remove(key);
                 return;
             }
-            sleep(AGAIN).await;
+            wait(AGAIN).await;
         }
         let lease = self.state.lock().limits().lease;
-        sleep(lease).await;
+        wait(lease).await;
         self.copies.remove(key);
     }
 

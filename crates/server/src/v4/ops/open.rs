@@ -211,7 +211,7 @@ async fn open_for(
         _ => Claim::New,
     };
     // Before the file is created: an OPEN that fails must not leave a new file behind.
-    cx.state().check_grace(client, claim == Claim::Reclaim, cx.now()).map_err(of_state)?;
+    cx.state().check_grace(client, claim == Claim::Reclaim).map_err(of_state)?;
     if matches!(args.how, open::How::Create(_)) {
         record(cx, client).await?;
         cx.settle().await?;

@@ -296,9 +296,8 @@ pub(crate) async fn destroy_session(
     args: destroy_session::Args,
 ) -> destroy_session::Res {
     let id = SessionId(args);
-    let now = cx.now();
     let own_slot = cx.session.filter(|s| s.id == id).map(|s| s.slot);
-    cx.state().destroy_session(id, own_slot, now).map_err(of_state)?;
+    cx.state().destroy_session(id, own_slot).map_err(of_state)?;
     // Try to remove the client's record before the reply, so that no restart waits for the client.
     cx.services.write_records().await;
     Ok(())

@@ -1,6 +1,6 @@
 //! Peers that use as much as they can of the server's limits.
 
-use super::v40::introduce_at;
+use super::v40::{introduce_at, introduce_run_at};
 use super::*;
 use crate::state::ClientId;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -245,6 +245,20 @@ async fn a_client_that_registers_repeatedly_is_tried_once_at_a_time() {
     answers_callbacks(&f).await;
     let most = most.load(Ordering::Relaxed);
     assert!(most <= 2, "{most} connections at once for one client");
+}
+
+#[tokio::test]
+async fn a_client_that_replaces_itself_repeatedly_makes_no_queue() {
+    let f = Fixture::new().await;
+    let (addr, _most) = silent_service("127.0.0.1").await;
+    let mut c = f.connect("silent", 0).await;
+    for run in 0..400_u64 {
+        introduce_run_at(&mut c, run.to_be_bytes(), Some(addr)).await;
+        let waiting = f.server.services.callbacks.probed();
+        assert!(waiting <= 100, "{waiting} clients wait to be tried");
+    }
+    // Those that were replaced are not tried.
+    answers_callbacks(&f).await;
 }
 
 #[tokio::test]

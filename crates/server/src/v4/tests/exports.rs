@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::export::{CachePolicy, ClientAccess, ClientRule};
-use weir_nfs::v4::op::{create, link, read, readdir, remove, rename, secinfo, write};
+use weir_nfs::v4::op::{commit, create, link, read, readdir, remove, rename, secinfo, write};
 use weir_nfs::v4::types::{FsId, LockType, StableHow};
 use weir_nfs::v4::{Bitmap, attr};
 use weir_rpc::{AuthStatus, Denial};
@@ -282,6 +282,36 @@ async fn handles_survive_reloads_and_restarts_until_their_export_is_removed() {
     let mut c = f.client("b").await;
     for handle in [held, root] {
         assert!(matches!(c.on(&handle, look.clone()).await, OpRes::Getattr(Ok(_))));
+    }
+}
+
+#[tokio::test]
+async fn an_export_that_was_removed_has_another_write_verifier_when_it_is_back() {
+    let cache = cache();
+    let a = export(&cache, "/a", ExportOptions::default());
+    let store = MemoryFs::new();
+    let shared =
+        |fs| Export { path: "/b".into(), source: "/srv/b".into(), fs, options: a.options.clone() };
+    let f = serve(vec![a.clone(), shared(cache.mount(store.clone()))]).await;
+    let mut c = f.client("a").await;
+    let opened = then(then(walk("/b"), c.open_op("file", 0)), Op::Getfh(()));
+    let results = c.ok(opened).await;
+    let (Some(OpRes::Open(Ok(opened))), Ok(file)) = (results.get(2), handle(&results)) else {
+        panic!("{results:?}")
+    };
+    let data = Bytes::from_static(b"hello").into();
+    let stable = StableHow::Unstable;
+    let args = write::Args { stateid: opened.stateid, offset: 0, stable, data };
+    let OpRes::Write(Ok(written)) = c.on(&file, Op::Write(args)).await else { panic!() };
+    let mut seen = vec![written.verifier];
+    for _ in 0..2 {
+        f.server.set_exports(vec![a.clone()]).unwrap();
+        // What was not committed may be lost here, without a trace in the next mount of the store.
+        f.server.set_exports(vec![a.clone(), shared(cache.mount(store.clone()))]).unwrap();
+        let commit = Op::Commit(commit::Args { offset: 0, count: 0 });
+        let OpRes::Commit(Ok(committed)) = c.on(&file, commit).await else { panic!() };
+        assert!(!seen.contains(&committed), "{seen:?}");
+        seen.push(committed);
     }
 }
 

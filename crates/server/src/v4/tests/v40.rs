@@ -15,13 +15,22 @@ async fn introduce(c: &mut Client) -> u64 {
 
 /// SETCLIENTID and its confirmation, with a callback address.
 pub(super) async fn introduce_at(c: &mut Client, listens: Option<SocketAddr>) -> u64 {
+    introduce_run_at(c, *b"one run.", listens).await
+}
+
+/// The same for a run of the client, by its verifier.
+pub(super) async fn introduce_run_at(
+    c: &mut Client,
+    verifier: [u8; 8],
+    listens: Option<SocketAddr>,
+) -> u64 {
     let cb_location = listens.map_or_else(NetAddr::default, |addr| {
         let [high, low] = addr.port().to_be_bytes();
         let addr = format!("{}.{high}.{low}", addr.ip());
         NetAddr { netid: "tcp".into(), addr: addr.as_bytes().into() }
     });
     let args = setclientid::Args {
-        client: ClientOwner { verifier: *b"one run.", owner: c.name.into() },
+        client: ClientOwner { verifier, owner: c.name.into() },
         cb_program: callbacks::PROGRAM,
         cb_location,
         callback_ident: 0,
