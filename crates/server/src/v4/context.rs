@@ -348,6 +348,12 @@ impl Context {
             };
         }
         match read(wire)? {
+    /// The current file, for requests that give up what the client holds of it: it may do so also after the export
+    /// was closed to it.
+    pub(crate) fn current_to_release(&self) -> Result<Node, Error> {
+        self.current.ok_or(Error::NoFilehandle)
+    }
+
             StateRef::Current => match read(self.current_stateid.ok_or(Error::BadStateId)?)? {
                 StateRef::Current => Err(Error::BadStateId),
                 other => Ok(other),
