@@ -15,7 +15,8 @@ use std::io::IoSlice;
 use std::sync::{Arc, Once};
 use weir_pagecache::{File, Segment, Segments};
 use weir_vfs::{
-    Access, Attr, Capabilities, CreateMode, Error, IoFlags, LockOwner, LockRange, SegmentKind,
+    Access, Attr, Caller, Capabilities, CreateMode, EntryName, Error, FileId, IoFlags, LockOwner,
+    LockRange, SegmentKind,
 };
 use zerocopy::IntoBytes;
 
@@ -112,9 +113,13 @@ impl Mounted {
         let file = match file {
             Some(file) => file,
             // The access that a program asks for with a new file does not depend on the file's mode.
-            None if made.created => {
-                self.fs.open(&weir_vfs::Caller::Own, made.attr.id, access).await?
-            }
+            None if made.created => match self.fs.open_made(&caller, made.attr.id, access).await {
+                Ok(file) => file,
+                Err(error) => {
+                    self.remove_made(&caller, dir.entry(name), made.attr.id).await;
+                    return Err(error.into());
+                }
+            },
             None => self.fs.open(&caller, made.attr.id, access).await?,
         };
         let is_new = made.created;
@@ -127,6 +132,16 @@ impl Mounted {
         let attr = if is_new { made.attr } else { file.getattr().await? };
         let node = self.nodes.learn(&attr);
         self.opened_entry(file, node, attr, args.flags).await
+    }
+
+    /// Removes a file that was created and could not be opened, unless its name belongs to another one by now.
+    pub(super) async fn remove_made(&self, caller: &Caller, name: EntryName<'_>, made: FileId) {
+        let named = self.fs.lookup(caller, name).await;
+        if named.is_ok_and(|named| named.id == made)
+            && let Err(error) = self.fs.unlink(caller, name).await
+        {
+            tracing::debug!("cannot remove a file that could not be opened: {error}");
+        }
     }
 
     /// The reply to a request that created and opened a file, of whose node the kernel gets a use.

@@ -242,8 +242,8 @@ impl Mounted {
             opened => opened,
         };
         let file = match file {
-            // Its last name was removed.
-            Err(Error::Stale | Error::NotFound) => open.file.stored(),
+            // Its last name was removed; or a server lets only its users open it, not this process.
+            Err(Error::Stale | Error::NotFound | Error::AccessDenied) => open.file.stored(),
             opened => opened?,
         };
         Ok(self.nodes.hold_locks(node, file))

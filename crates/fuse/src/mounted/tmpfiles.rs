@@ -35,6 +35,12 @@ impl Mounted {
         };
         let file = match opened {
             Ok(file) => file,
+            // A server lets only its users open and remove their files, and the hidden name may have to be removed when
+            // none is there any more.
+            Err(Error::AccessDenied) if caller != Caller::Own => {
+                self.remove_made(&caller, dir.entry(&hidden.name), made.attr.id).await;
+                return Err(Error::NotSupported.into());
+            }
             Err(error) => {
                 self.unhide(Some(hidden)).await;
                 return Err(error.into());

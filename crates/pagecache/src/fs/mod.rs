@@ -12,12 +12,13 @@
 pub(crate) mod deferred_close;
 mod gone;
 mod lock;
+mod open;
 pub(crate) mod residency;
 mod unmount;
 mod whole;
 
 use crate::cache::Cache;
-use crate::file::{File, Mount};
+use crate::file::Mount;
 use crate::fs::deferred_close::Idle;
 use crate::mapping::Mapping;
 use crate::memory::metadata::Shrinkable;
@@ -147,41 +148,6 @@ impl CachedFs {
         self.store().statfs().await
     }
 
-    /// Opens a regular file through the cache. All opens of one file share its pages. Cheap if the
-    /// file still has a mapping, as NFSv3 opens per call.
-    ///
-    /// # Errors
-    /// [`AccessDenied`](weir_vfs::Error::AccessDenied) if `caller` may not;
-    /// [`IsDirectory`](weir_vfs::Error::IsDirectory) or [`Invalid`](weir_vfs::Error::Invalid) if it is
-    /// not a regular file; those of the store.
-    pub async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<File> {
-        if *caller != Caller::Own {
-            self.store().check_access(caller, id, access.into()).await?;
-        }
-        let (mapping, is_known) = self.mapping(id, access).await?;
-        let file = File::new(self.shared.clone(), mapping, access);
-        let mapping = &file.open.mapping;
-        mapping.upgrade(access).await?;
-        if is_known {
-            mapping.getattr().await?;
-        }
-        Ok(file)
-    }
-
-    /// The file's mapping, with one more open counted, and whether its last look at the store may be older
-    /// than this call: it was idle before, or another caller has entered it meanwhile.
-    async fn mapping(&self, id: FileId, access: Access) -> Result<(Arc<Mapping>, bool)> {
-        if let Some(found) = self.shared.reopen(id) {
-            return Ok(found);
-        }
-        let fs = &self.shared;
-        fs.make_room().await;
-        let lead = fs.lead.load(Ordering::Relaxed);
-        let new = Mapping::open(fs.cache.memory(), &fs.store, &fs.dirty, id, access, lead).await?;
-        let (mapping, is_new) = fs.enter(new);
-        Ok((mapping, !is_new))
-    }
-
     /// Attributes, dirty data included.
     ///
     /// # Errors
@@ -307,36 +273,6 @@ impl CachedFs {
     ) -> Result<Created> {
         let Created { attr, created } = self.store().create(caller, new, mode).await?;
         Ok(Created { attr: self.shared.overlaid(attr), created })
-    }
-
-    /// Like [`create`](Self::create); also opens a new file, with the creator's rights, if the
-    /// store keeps it open after creation.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub async fn create_open(
-        &self,
-        caller: &Caller,
-        new: NewFile<'_>,
-        mode: CreateMode,
-        access: Access,
-    ) -> Result<(Created, Option<File>)> {
-        let fs = &self.shared;
-        fs.make_room().await;
-        let (Created { attr, created }, made) = self.store().create_open(caller, new, mode).await?;
-        let created = Created { attr: fs.overlaid(attr), created };
-        let Some(made) = made else { return Ok((created, None)) };
-        let lead = fs.lead.load(Ordering::Relaxed);
-        let id = created.attr.id;
-        let mapping =
-            Mapping::of_open(fs.cache.memory(), &fs.store, &fs.dirty, id, made, lead).await?;
-        let file = File::new(fs.clone(), fs.enter(mapping).0, access);
-        // Another caller may have opened it first.
-        file.open.mapping.upgrade(access).await?;
-        if !access.contains(Access::WRITE) {
-            fs.table.lock().note_written(&file.open.mapping);
-        }
-        Ok((created, Some(file)))
     }
 
     /// Creates a directory.

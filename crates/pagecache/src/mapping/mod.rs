@@ -159,8 +159,25 @@ impl State {
     }
 }
 
+/// Opens a store's file as the program itself; if the store refuses that, as `caller`: servers map the superuser to a
+/// user who may not open the files of others. All who open the file use what is opened, so each is checked before.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) async fn open_stored(
+    store: &Arc<dyn FileSystem>,
+    caller: &Caller,
+    id: FileId,
+    access: Access,
+) -> Result<Arc<dyn OpenFile>> {
+    match store.open(&Caller::Own, id, access).await {
+        Err(Error::AccessDenied) if *caller != Caller::Own => store.open(caller, id, access).await,
+        opened => opened,
+    }
+}
+
 impl Mapping {
-    /// Opens a file of `store` as the program itself.
+    /// Opens a file of `store` for `caller`, who has been checked ([`open_stored`]).
     ///
     /// # Errors
     /// Those of the store; [`Error::IsDirectory`] and [`Error::Invalid`] for other kinds of files.
@@ -168,11 +185,11 @@ impl Mapping {
         memory: &Arc<Memory>,
         store: &Arc<dyn FileSystem>,
         dirty: &Arc<StoreWriteback>,
-        id: FileId,
-        access: Access,
+        caller: &Caller,
+        (id, access): (FileId, Access),
         change_lead: u64,
     ) -> Result<Arc<Self>> {
-        let file = store.open(&Caller::Own, id, access | Access::READ).await?;
+        let file = open_stored(store, caller, id, access | Access::READ).await?;
         Self::of_open(memory, store, dirty, id, file, change_lead).await
     }
 

@@ -14,7 +14,7 @@
 
 use crate::mapping::attribute_overlay::Look;
 use crate::mapping::invalidate_lock::InvalidateLock;
-use crate::mapping::{Mapping, State};
+use crate::mapping::{Mapping, State, open_stored};
 use crate::mapping::{closed_file, index};
 use crate::ranges::RangeSet;
 use crate::stats::Count;
@@ -169,12 +169,12 @@ impl Mapping {
         edit.finish();
     }
 
-    /// Makes sure that the store's file is open with `access`.
-    pub(crate) async fn upgrade(&self, access: Access) -> Result<()> {
+    /// Makes sure that the store's file is open with `access`, for `caller`, who has been checked ([`open_stored`]).
+    pub(crate) async fn upgrade(&self, caller: &Caller, access: Access) -> Result<()> {
         if self.file().access().contains(access) {
             return Ok(());
         }
-        let file = self.store.open(&Caller::Own, self.id, access | Access::READ).await?;
+        let file = open_stored(&self.store, caller, self.id, access | Access::READ).await?;
         let mut open = self.file.write();
         // Unless another caller was faster.
         let unused = match open.access().contains(access) {

@@ -14,6 +14,9 @@
 //! 4. Local programs recall nothing. The server notices their changes within seconds
 //!    ([`Recalls::look_at_files`]) and then recalls the read delegations of the file. A client sees
 //!    such a change only after it has returned its delegation ([`Recalls::attr`]).
+//! 5. Files that several exports have in common are not delegated: a call finds only the delegations
+//!    of its own export's file. Delegations from before a reload that adds such an export are recalled
+//!    within seconds.
 
 use crate::callback::Callbacks;
 use crate::export::Exports;
@@ -343,11 +346,20 @@ impl Recalls {
         })
     }
 
-    /// Periodic: recalls read delegations of files that local programs have changed. One task per
-    /// export checks its files, so that an export whose store hangs delays no other.
+    /// Periodic: recalls read delegations of files that local programs have changed, and all
+    /// delegations in exports in which a reload allows none. One task per export checks its files, so
+    /// that an export whose store hangs delays no other.
     pub(crate) fn look_at_files(self: &Arc<Self>) {
         if !self.filter.any() {
             return;
+        }
+        let table = self.exports.table();
+        if !table.may_delegate_all() {
+            let allowed = |export| table.may_delegate(export);
+            let others = self.state.lock().delegated_elsewhere(allowed);
+            for node in others {
+                self.recall(node, Touch::Change, None);
+            }
         }
         let mut by_export: HashMap<u16, Vec<Delegated>> = HashMap::new();
         for delegated in self.state.lock().delegations_to_look_at(LOOKS) {

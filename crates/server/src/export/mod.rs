@@ -21,5 +21,6 @@ pub use network::{Network, NetworkError};
 pub use options::{
     CachePolicy, ClientAccess, ClientRule, Durability, Export, ExportOptions, Squash,
 };
+pub(crate) use rights::RightsCache;
 pub(crate) use served::{Admitted, Served};
 pub use table::{ExportTable, Exports, ExportsError, HandleError, PathError, check_path, clash};

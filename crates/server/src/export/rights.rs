@@ -78,7 +78,7 @@ impl RightsCache {
         let key = Key { node, caller: self.hasher.hash_one(caller), access };
         let shard = self.hasher.hash_one(key);
         let shard = &self.shards[(shard % SHARDS as u64) as usize];
-        let changes = self.changes_of(node).load(SeqCst);
+        let changes = self.changes(node);
         if let Some(granted) = shard.lock().get(&key)
             && granted.changes == changes
             && now.saturating_sub(granted.at) < HOLDS
@@ -95,6 +95,12 @@ impl RightsCache {
     /// Notes that a file's mode, owner or ACL has changed. Call this after the change.
     pub(crate) fn changed(&self, node: Node) {
         self.changes_of(node).fetch_add(1, SeqCst);
+    }
+
+    /// A number that is another one after the file's mode, owner or ACL has changed. Read it before the store is
+    /// asked for a right.
+    pub(crate) fn changes(&self, node: Node) -> u32 {
+        self.changes_of(node).load(SeqCst)
     }
 
     fn changes_of(&self, node: Node) -> &AtomicU32 {

@@ -17,7 +17,7 @@ use crate::admission::Identity;
 use crate::handle::{HANDLE_BYTES, Handles, Node};
 use crate::program::{Call, Refusal};
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::IpAddr;
@@ -229,6 +229,8 @@ pub struct ExportTable {
     served: HashMap<u16, Arc<Served>>,
     /// The export numbers, sorted by path.
     order: Vec<u16>,
+    /// The exports some of whose files are in another export, too.
+    overlapping: HashSet<u16>,
     pseudo: Option<Pseudo>,
     root: Node,
 }
@@ -260,6 +262,7 @@ impl ExportTable {
                 None => Arc::new(Served::new(id, export)),
             })
             .collect();
+        let overlapping = overlapping(&served);
         let pseudo = match &served[..] {
             [only] if only.export.path == "/" => None,
             several => Some(Pseudo::above(several, before.and_then(|b| b.pseudo.as_ref()))),
@@ -269,7 +272,7 @@ impl ExportTable {
         let order = order.into_iter().map(|served| served.id).collect();
         let root = pseudo.as_ref().map_or_else(|| served[0].root(), |pseudo| pseudo.served.root());
         let served = served.into_iter().map(|served| (served.id, served)).collect();
-        Ok(Self { served, order, pseudo, root })
+        Ok(Self { served, order, overlapping, pseudo, root })
     }
 
     /// The export with this number, or the pseudo file system.
@@ -293,6 +296,17 @@ impl ExportTable {
     /// The exports, sorted by path.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Served> {
         self.order.iter().filter_map(|id| self.mountable(*id).ok())
+    }
+
+    /// Whether files of this export may be delegated: not if some are in another export, too. The state of clients
+    /// belongs to a file of one export, so an access by the other name would not recall a delegation.
+    pub(crate) fn may_delegate(&self, export: u16) -> bool {
+        !self.overlapping.contains(&export)
+    }
+
+    /// Whether the files of every export may be delegated.
+    pub(crate) fn may_delegate_all(&self) -> bool {
+        self.overlapping.is_empty()
     }
 
     /// Whether any export is for the machine at `peer`.
@@ -323,6 +337,20 @@ impl ExportTable {
             _ => node,
         }
     }
+}
+
+/// The exports that have files in common: they have one store, or the directory of one lies within that of the other.
+fn overlapping(exports: &[Arc<Served>]) -> HashSet<u16> {
+    let have_common = |a: &Export, b: &Export| {
+        let within = |a: &Path, b: &Path| !b.as_os_str().is_empty() && a.starts_with(b);
+        Arc::ptr_eq(a.fs.store(), b.fs.store())
+            || within(&a.source, &b.source)
+            || within(&b.source, &a.source)
+    };
+    let is_other =
+        |a: &Arc<Served>, b: &Arc<Served>| a.id != b.id && have_common(&a.export, &b.export);
+    let overlap = |a: &&Arc<Served>| exports.iter().any(|b| is_other(a, b));
+    exports.iter().filter(overlap).map(|export| export.id).collect()
 }
 
 impl Served {

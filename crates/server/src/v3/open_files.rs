@@ -3,7 +3,7 @@
 //! 1. A file is kept per connection, so that read-ahead follows the reads of one client, and a
 //!    writeback error is reported to the client that wrote.
 //! 2. A granted right holds for at most [`RIGHT_TICKS`] ticks, and only while the file's owner,
-//!    group and mode stay the same.
+//!    group and mode stay the same, and no client changes its ACL.
 //! 3. At most as many files are kept as the budget of descriptors allows. A file is closed after
 //!    [`IDLE_TICKS`] ticks without use, and within a tick after its last name is removed.
 
@@ -31,13 +31,15 @@ pub(super) struct Key {
     pub(super) access: Access,
 }
 
-/// The attributes that determine rights: mode, user, group.
+/// What determines rights: mode, user, group; and the number of changes, which includes those of the ACL that leave
+/// the mode the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RightsAttrs(u32, u32, u32);
+pub(super) struct RightsAttrs(u32, u32, u32, u32);
 
 impl RightsAttrs {
-    pub(super) fn of(attr: &Attr) -> Self {
-        Self(attr.mode, attr.uid, attr.gid)
+    /// Of a file, with the number of changes from before the store was asked for the right.
+    pub(super) fn of(attr: &Attr, changes: u32) -> Self {
+        Self(attr.mode, attr.uid, attr.gid, changes)
     }
 }
 
@@ -175,7 +177,7 @@ mod tests {
             .attr;
         let file = fs.open(&own, attr.id, Access::READ).await.unwrap();
         let key = Key { peer: 1, node: Node { export: 0, id: attr.id }, access: Access::READ };
-        (fs, key, file, RightsAttrs::of(&attr))
+        (fs, key, file, RightsAttrs::of(&attr, 0))
     }
 
     fn tick(files: &Files, key: &Key) {

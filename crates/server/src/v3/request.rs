@@ -160,9 +160,10 @@ impl Target<'_> {
         let files = &self.nfs.files;
         let key = open_files::Key { peer: self.peer.id(), node: self.node, access };
         let kept = files.get(&key, &self.caller);
+        let changes = self.nfs.exports.rights().changes(self.node);
         if let Some((file, rights)) = &kept {
             let attr = has_name(file.getattr().await)?;
-            if rights.is_some_and(|rights| rights == RightsAttrs::of(&attr)) {
+            if rights.is_some_and(|rights| rights == RightsAttrs::of(&attr, changes)) {
                 return Ok((file.clone(), attr));
             }
         }
@@ -171,7 +172,8 @@ impl Target<'_> {
         // The kept file has the read-ahead state.
         let file = kept.map_or(opened, |(file, _)| file);
         let attr = has_name(file.getattr().await)?;
-        files.keep(key, file.clone(), self.caller.clone(), RightsAttrs::of(&attr));
+        let rights = RightsAttrs::of(&attr, changes);
+        files.keep(key, file.clone(), self.caller.clone(), rights);
         Ok((file, attr))
     }
 

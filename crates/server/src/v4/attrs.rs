@@ -534,6 +534,10 @@ impl More {
 
     /// Sets the attributes on the file just created as `name` in `dir`. Removes the file if that
     /// fails: without its ACL, it might be open to users whom the client excluded.
+    ///
+    /// The rights are the server's, as the mode may deny the caller what it sets; but only if the
+    /// file is the caller's own. Otherwise they are the caller's: some stores find a new file by
+    /// its name, which a program may have given to a file of another user.
     pub(crate) async fn set_on_new(
         &self,
         dir: &Target<'_>,
@@ -541,7 +545,9 @@ impl More {
         made: &Attr,
     ) -> Result<(), Error> {
         let (fs, caller, id) = (dir.fs(), &dir.caller, dir.node.id);
-        let Err(error) = self.set(fs, &Caller::Own, made.id).await else { return Ok(()) };
+        let is_callers = matches!(caller, Caller::As(cred) if cred.uid == made.uid);
+        let rights = if is_callers { &Caller::Own } else { caller };
+        let Err(error) = self.set(fs, rights, made.id).await else { return Ok(()) };
         let removed = match made.kind {
             FileKind::Directory => fs.rmdir(caller, id.entry(name)).await,
             _ => fs.unlink(caller, id.entry(name)).await,

@@ -3,7 +3,7 @@
 use super::status::{of_handle, of_state, of_unwritten, of_vfs};
 use crate::admission::Identity;
 use crate::delegation::recall::{AccessClaim, InGrace, Named};
-use crate::export::{ExportTable, Served};
+use crate::export::{ExportTable, RightsCache, Served};
 use crate::handle::Node;
 use crate::operation::gather::Reader;
 use crate::operation::set_id;
@@ -157,10 +157,53 @@ pub(crate) struct FileIo {
     pub(crate) file: File,
     /// The owner whose locks apply.
     pub(crate) lock_owner: Option<LockOwner>,
+    /// What the caller had to do with the open.
+    pub(crate) part: OpensPart,
     /// For I/O without an open: keeps conflicting delegations away until the I/O is done.
     _claim: Option<AccessClaim>,
     /// For a write under a delegation: keeps that from being revoked until the write is done.
     _writing: Option<WriteInProgress>,
+}
+
+/// What a principal had to do with the open under which it does I/O.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OpensPart {
+    /// It created the file with this open.
+    made: bool,
+    /// It opened the file.
+    opened: bool,
+}
+
+impl OpensPart {
+    fn of(io: &crate::state::Io<File>, principal: &Principal) -> Self {
+        let is_its = |by: &Option<Principal>| by.as_ref() == Some(principal);
+        Self { made: is_its(&io.made_by), opened: is_its(&io.opened_by) }
+    }
+
+    /// Refuses I/O on an open file to a user without the right to do it: a stateid is no credential
+    /// (like Linux's `nfsd_permission` with `NFSD_MAY_OWNER_OVERRIDE`).
+    ///
+    /// The principal that created the file with this open has access even if the store maps users
+    /// and so another user owns the file. If the last name of the file is removed, the store can no
+    /// longer check rights; then the file's owner and the principal that opened it have access.
+    pub(crate) async fn check_rights(
+        self,
+        rights: &RightsCache,
+        (export, caller): (&Served, &Caller),
+        (file, access): (&File, Access),
+        now: Duration,
+    ) -> Result<(), Error> {
+        let node = Node { export: export.id, id: file.id() };
+        match rights.check(export, caller, node, access, now).await {
+            Err(weir_vfs::Error::AccessDenied) if self.made => Ok(()),
+            Err(weir_vfs::Error::Stale) => {
+                let owner = file.getattr().await.map_err(of_vfs)?.uid;
+                let owns = matches!(caller, Caller::As(cred) if cred.uid == owner);
+                if owns || self.opened { Ok(()) } else { Err(Error::Access) }
+            }
+            checked => checked.map_err(of_vfs),
+        }
+    }
 }
 
 /// A file of an export, and the user as whom the server accesses it.
@@ -305,6 +348,12 @@ impl Context {
         claimed.map_err(of_vfs)
     }
 
+    /// The current file, for requests that give up what the client holds of it: it may do so also after the export
+    /// was closed to it.
+    pub(crate) fn current_to_release(&self) -> Result<Node, Error> {
+        self.current.ok_or(Error::NoFilehandle)
+    }
+
     pub(crate) fn current(&self) -> Result<Target<'_>, Error> {
         self.target(self.current.ok_or(Error::NoFilehandle)?)
     }
@@ -378,9 +427,9 @@ impl Context {
         }
         if let StateRef::Of(id) = stateid {
             let io = self.io_under(id, target.node, access)?;
-            self.check_rights(target, &io, access).await?;
+            let part = self.check_rights(target, &io, access).await?;
             let (file, lock_owner) = (io.file, io.lock_owner);
-            return Ok(FileIo { file, lock_owner, _claim: None, _writing: io.writing });
+            return Ok(FileIo { file, lock_owner, part, _claim: None, _writing: io.writing });
         }
         self.check_grace()?;
         let writes = access.contains(Access::WRITE);
@@ -397,7 +446,8 @@ impl Context {
             Err(Error::Inval) => return Err(self.wrong_type(target).await),
             opened => opened?,
         };
-        Ok(FileIo { file, lock_owner: None, _claim: Some(claim), _writing: None })
+        let part = OpensPart::default();
+        Ok(FileIo { file, lock_owner: None, part, _claim: Some(claim), _writing: None })
     }
 
     /// The open file for I/O under a stateid. In a session, the stateid must belong to the
@@ -429,35 +479,20 @@ impl Context {
         access: Access,
     ) -> Result<(), Error> {
         let io = self.io_under(id, target.node, access)?;
-        self.check_rights(target, &io, access).await
+        self.check_rights(target, &io, access).await.map(drop)
     }
 
-    /// Refuses I/O under an open to a user without the right to do it: a stateid is no credential
-    /// (like Linux's `nfsd_permission` with `NFSD_MAY_OWNER_OVERRIDE`).
-    ///
-    /// The principal that created the file with this open has access even if the store maps users
-    /// and so another user owns the file. If the last name of the file is removed, the store can no
-    /// longer check rights; then the file's owner and the principal that opened it have access.
+    /// Checks the caller's rights to I/O under an open ([`OpensPart::check_rights`]).
     async fn check_rights(
         &self,
         target: &Target<'_>,
         io: &crate::state::Io<File>,
         access: Access,
-    ) -> Result<(), Error> {
-        let rights = self.services.exports.rights();
-        let now = self.now();
-        match rights.check(target.export, &target.caller, target.node, access, now).await {
-            Err(weir_vfs::Error::AccessDenied) if io.made_by.as_ref() == Some(&self.principal) => {
-                Ok(())
-            }
-            Err(weir_vfs::Error::Stale) => {
-                let owner = io.file.getattr().await.map_err(of_vfs)?.uid;
-                let owns = matches!(&target.caller, Caller::As(cred) if cred.uid == owner);
-                let opened = io.opened_by.as_ref() == Some(&self.principal);
-                if owns || opened { Ok(()) } else { Err(Error::Access) }
-            }
-            checked => checked.map_err(of_vfs),
-        }
+    ) -> Result<OpensPart, Error> {
+        let part = OpensPart::of(io, &self.principal);
+        let (rights, by) = (self.services.exports.rights(), (target.export, &target.caller));
+        part.check_rights(rights, by, (&io.file, access), self.now()).await?;
+        Ok(part)
     }
 
     /// Like [`io`](Self::io), for a change of the file's content. Also clears the set-user-ID and

@@ -49,6 +49,8 @@ impl Nfs4 {
         let background = Arc::new(Background {
             copies: services.copies.clone(),
             state: services.state.clone(),
+            exports: services.exports.clone(),
+            clock: services.clock.clone(),
             callbacks: services.callbacks.clone(),
             verifier: services.verifier.clone(),
             stop,

@@ -78,6 +78,14 @@ impl Identity {
         self.can_switch
     }
 
+    /// The user as whom calls for a caller are made.
+    pub(super) fn user_of(&self, caller: &Caller) -> u32 {
+        match caller {
+            Caller::As(cred) if self.can_switch => cred.uid,
+            _ => self.own.uid,
+        }
+    }
+
     /// The permissions that a file's mode gives a caller: an estimate of the kernel's decision.
     pub(super) fn likely_permissions(&self, caller: &Caller, file: &Statx) -> Permissions {
         let cred = match caller {

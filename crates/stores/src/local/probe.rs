@@ -118,6 +118,17 @@ pub(super) const LOCAL: [i64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_199
 /// Whether a file system has the attributes of its files at hand, so that `AT_STATX_DONT_SYNC` changes
 /// nothing for them. On others (network, FUSE), they may be those of a moment ago then.
 pub(super) fn knows_its_attributes(root: BorrowedFd<'_>) -> bool {
+    is_of_linux(root)
+}
+
+/// Whether a new file belongs to the user that creates it. On others (FAT, network, FUSE), it may belong to the user
+/// that the mount or the server says.
+pub(super) fn keeps_owners(root: BorrowedFd<'_>) -> bool {
+    is_of_linux(root)
+}
+
+/// Whether a file system keeps all attributes of its files itself, as Linux knows them.
+fn is_of_linux(root: BorrowedFd<'_>) -> bool {
     /// overlayfs, bcachefs, ZFS.
     const MORE: [i64; 3] = [0x794c_7630, 0xca45_1a4e, 0x2fc1_2fc1];
     rustix::fs::fstatfs(root)

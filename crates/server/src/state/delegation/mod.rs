@@ -391,6 +391,12 @@ impl<F: Clone> State<F> {
         batch
     }
 
+    /// The files with delegations, not recalled yet, outside the exports that `allowed` names.
+    pub(crate) fn delegated_elsewhere(&self, allowed: impl Fn(u16) -> bool) -> Vec<Node> {
+        let held = self.delegations.by_key.values().filter(|d| d.phase == Phase::Held);
+        held.map(|d| d.node).filter(|node| !allowed(node.export)).collect()
+    }
+
     /// Periodic: revokes delegations not returned within a lease. Returns whether there were any.
     pub(super) fn revoke_overdue(&mut self, now: Duration) -> bool {
         let keys: Vec<StateKey> = self.delegations.by_key.keys().copied().collect();

@@ -25,7 +25,7 @@ async fn set_mode(c: &mut Client, object: &FileHandle, mode: u32) {
 
 /// Whether users are distinguished: the local store acts as its callers only if the tests run as
 /// root.
-fn is_told_apart(f: &Fixture) -> bool {
+pub(super) fn is_told_apart(f: &Fixture) -> bool {
     let told_apart = f.uid == 0 || f.is_memory;
     if !told_apart {
         weir_skip::skip("the local store acts as its callers only for the superuser");

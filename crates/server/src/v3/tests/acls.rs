@@ -2,7 +2,7 @@
 
 use super::*;
 use weir_nfs::nfsacl::{DEFAULT_TAG, Entries, Entry, Getacl, Lists, Mask, Setacl};
-use weir_nfs::v3::op::symlink;
+use weir_nfs::v3::op::{read, symlink};
 use weir_vfs::AclKind;
 
 /// The entries of owner, user 4321, owning group, mask and others.
@@ -133,6 +133,34 @@ async fn acls_of_links_are_their_mode_and_read_only_exports_refuse_acls() {
         };
         assert_eq!(status(c.call_acl(&args).await), Error::RoFs);
         assert_eq!(f.fs.get_acl(root.acl(AclKind::Access)).await, Ok(None));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_user_whose_entry_is_removed_loses_the_right_at_once() {
+    on_every_store(async |f| {
+        if !super::access::is_told_apart(&f) {
+            return;
+        }
+        let mut c = f.client().await;
+        let file = c.file("listed").await;
+        let set = |access| Setacl {
+            file: file.clone(),
+            mask: Mask::ACCESS,
+            access,
+            default: Entries::default(),
+        };
+        let with = c.call_acl(&set(entries(0, [6, 4, 0, 4, 0]))).await.unwrap().unwrap();
+        let mut other = f.client_as(4321).await;
+        let read = read::Args { file: file.clone(), offset: 0, count: 100 };
+        other.call(&read).await.unwrap();
+        let mut fewer = entries(0, [6, 4, 0, 4, 0]).entries.0.to_vec();
+        fewer.remove(1);
+        let fewer = Entries { count: 4, entries: fewer.into() };
+        let without = c.call_acl(&set(fewer)).await.unwrap().unwrap();
+        assert_eq!(with.mode, without.mode, "only the list tells");
+        assert_eq!(status(other.call(&read).await), Error::Access);
     })
     .await;
 }

@@ -22,17 +22,19 @@
 //!    reservation denies it. A client that gets a file after this has changed waits for the write
 //!    in progress ([`Copies::quiesce`]), and the copy writes no further piece. No client waits for
 //!    a read from the source. A copy that waits for such a read repeats the check every
-//!    [`LOOK_EVERY`].
+//!    [`LOOK_EVERY`]. Before each piece it also asks, as any I/O does, whether its user may still read
+//!    the source and write the destination; that may ask the store, so it holds no lock meanwhile.
 //! 5. After the reply to OFFLOAD_CANCEL, the copy writes nothing and sends no CB_OFFLOAD.
 //! 6. The copy holds [`Job::write_lock`] while it writes a piece, and [`Job::telling`] while it
 //!    sends CB_OFFLOAD.
 
 use crate::callback::Callbacks;
+use crate::export::Exports;
 use crate::handle::{HANDLE_BYTES, Node};
 use crate::operation::copies::{Copies, Forbidden, Job, Requester};
 use crate::state::{ChangeGuard, ClientId, State, StateKey, Use};
 use crate::storage::write_verifier::WriteVerifier;
-use crate::v4::copy::piecewise::{Copying, Step};
+use crate::v4::copy::piecewise::{Copying, SourcePiece, Step};
 use crate::v4::status::of_state;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -40,6 +42,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use weir_base::Clock;
 use weir_nfs::v4::cb::offload;
 use weir_nfs::v4::types::{StableHow, StateId, WriteResponse};
 use weir_nfs::v4::{CbOp, CbOpRes, Error};
@@ -70,6 +73,8 @@ pub(crate) struct CopyRequest {
 pub(crate) struct Background {
     pub(crate) copies: Arc<Copies>,
     pub(crate) state: Arc<Mutex<State<File>>>,
+    pub(crate) exports: Arc<Exports>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) verifier: Arc<WriteVerifier>,
     pub(crate) stop: CancellationToken,
@@ -105,7 +110,7 @@ impl Background {
         let verifier = self.verifier.get(copying.destination());
         let ended = loop {
             let piece = tokio::select! {
-                piece = copying.read() => Some(piece),
+                piece = self.read(&copying) => Some(piece),
                 () = job.cancel.cancelled() => None,
                 () = self.is_to_end(&job) => None,
             };
@@ -178,6 +183,16 @@ impl Background {
         let lease = self.state.lock().limits().lease;
         wait(lease).await;
         self.copies.remove(key);
+    }
+
+    /// Reads the next piece, and checks that the copy's user may still copy it.
+    async fn read(&self, copying: &Copying) -> Result<SourcePiece, Error> {
+        let piece = copying.read().await?;
+        // What was written whole is complete, whatever its user may do now.
+        if !matches!(piece, SourcePiece::End) {
+            copying.check_rights(self.exports.rights(), self.clock.monotonic()).await?;
+        }
+        Ok(piece)
     }
 
     /// Resolves when the client of a copy is gone, or may no longer use the files.

@@ -4,16 +4,17 @@
 //!
 //! A piece owns its bytes: a copy that waits, usually for memory, pins no pages of the cache.
 
-use crate::export::Served;
+use crate::export::{RightsCache, Served};
 use crate::operation::set_id;
 use crate::v4::context::FileIo;
 use crate::v4::status::of_vfs;
 use std::io::IoSlice;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_nfs::v4::Error;
 use weir_pagecache::{File, Segment, Segments};
-use weir_vfs::{Caller, SegmentKind};
+use weir_vfs::{Access, Caller, SegmentKind};
 
 /// Maximum size of the data in a piece, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -109,6 +110,22 @@ impl Copying {
             Err(weir_vfs::Error::NoSuchRange) => Ok(SourcePiece::End),
             Err(error) => Err(of_vfs(error)),
         }
+    }
+
+    /// Checks that the user may still read the source and write the destination.
+    ///
+    /// # Errors
+    /// [`Error::Access`]; those of the store.
+    pub(crate) async fn check_rights(
+        &self,
+        rights: &RightsCache,
+        now: Duration,
+    ) -> Result<(), Error> {
+        let by = (&*self.export, &self.caller);
+        for (io, access) in [(&self.source, Access::READ), (&self.destination, Access::WRITE)] {
+            io.part.check_rights(rights, by, (&io.file, access), now).await?;
+        }
+        Ok(())
     }
 
     /// Writes the piece that [`read`](Self::read) returned.

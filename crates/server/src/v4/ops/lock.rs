@@ -217,7 +217,7 @@ pub(crate) async fn locku(cx: &mut Context, args: locku::Args) -> locku::Res {
 }
 
 fn unlock_sequenced(cx: &mut Context, id: state::StateId, args: &locku::Args) -> locku::Res {
-    let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
+    let (client, node) = (cx.client_of_state(id)?, cx.current_to_release()?);
     let range = range(args.offset, args.length)?;
     let id = cx.state().unlock(client, id, node, range).map_err(of_state)?;
     Ok(cx.set_stateid(id))
@@ -241,7 +241,7 @@ pub(crate) async fn test_stateid(cx: &mut Context, args: test_stateid::Args) -> 
 
 pub(crate) async fn delegreturn(cx: &mut Context, args: delegreturn::Args) -> delegreturn::Res {
     let id = cx.state_of(args)?;
-    let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
+    let (client, node) = (cx.client_of_state(id)?, cx.current_to_release()?);
     cx.state().return_delegation(client, id, node).map_err(of_state)?;
     cx.services.recalls.look_again();
     Ok(())

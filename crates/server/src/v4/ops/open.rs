@@ -605,7 +605,7 @@ fn downgrade_sequenced(
     id: state::StateId,
     args: &open_downgrade::Args,
 ) -> open_downgrade::Res {
-    let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
+    let (client, node) = (cx.client_of_state(id)?, cx.current_to_release()?);
     let share = share(args.share_access, args.share_deny)?;
     let id = cx.state().downgrade(client, id, node, share).map_err(of_state)?;
     Ok(cx.set_stateid(id))
@@ -628,7 +628,7 @@ pub(crate) async fn close(cx: &mut Context, args: close::Args) -> close::Res {
 }
 
 fn close_sequenced(cx: &mut Context, id: state::StateId) -> close::Res {
-    let (client, node) = (cx.client_of_state(id)?, cx.current()?.node);
+    let (client, node) = (cx.client_of_state(id)?, cx.current_to_release()?);
     cx.state().close(client, id, node).map_err(of_state)?;
     // There is no stateid to continue with (RFC 8881 section 18.2.4).
     cx.current_stateid = Some(StateId::INVALID);

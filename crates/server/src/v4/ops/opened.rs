@@ -128,6 +128,9 @@ async fn give(
 ) -> Result<open::Delegation, WhyNot> {
     let &OpenedFile { client, node, share, wishes, .. } = opened;
     let request = DelegationRequest { client, node, share, wanted };
+    if !cx.exports.may_delegate(node.export) {
+        return Err(WhyNot::Resource);
+    }
     let now = cx.now();
     let kind = cx.state().may_delegate(request, now)?;
     check_replaces_open(wishes, share, kind)?;
@@ -143,7 +146,8 @@ async fn give(
     Ok(delegation(id, (kind, times), false))
 }
 
-/// Grants a delegation that the client held before the server restarted.
+/// Grants a delegation that the client held before the server restarted. If the export overlaps another one now, the
+/// server recalls it soon ([`Recalls::look_at_files`](crate::delegation::recall::Recalls::look_at_files)).
 async fn give_again(
     cx: &Context,
     opened: &OpenedFile,

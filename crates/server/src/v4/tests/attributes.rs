@@ -7,7 +7,8 @@ use weir_nfs::v4::op::{commit, create, nverify, read, readdir, setattr, setxattr
 use weir_nfs::v4::types::{FileType, NfsTime, SetTime, StableHow};
 use weir_nfs::v4::{Bitmap, attr::Fattr};
 use weir_vfs::{
-    Access, Acl, AclKind, AclWho, Caller, CreateMode, FileKind, FsStat, UNCACHED_XATTR,
+    Access, Acl, AclKind, AclWho, Caller, CreateMode, FileKind, FileSystemDecorator, FsStat,
+    NewFile, SpecialFile, UNCACHED_XATTR,
 };
 
 /// The expected value of an attribute, given the file system's attributes of the file.
@@ -374,6 +375,51 @@ async fn creates_apply_the_umask_and_the_given_acl() {
     let error = make(&mut c, "unlisted", create::Kind::Directory, acl(AceFlags::INHERITED)).await;
     assert_eq!(error, Error::AttrNotSupp);
     assert_eq!(found(b"unlisted").await, Err(weir_vfs::Error::NotFound));
+}
+
+/// A store that takes a file of another user for a pipe that it has just made: a program has given it the pipe's name.
+struct Overtaken(Arc<dyn FileSystem>);
+
+#[async_trait::async_trait]
+impl FileSystemDecorator for Overtaken {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    async fn mknod(
+        &self,
+        caller: &Caller,
+        new: NewFile<'_>,
+        node: SpecialFile,
+    ) -> weir_vfs::Result<weir_vfs::Attr> {
+        self.0.mknod(caller, new, node).await?;
+        self.0.lookup(&Caller::Own, self.0.root().entry(b"others")).await
+    }
+}
+
+#[tokio::test]
+async fn the_acl_of_a_new_file_is_not_set_on_a_file_of_another_user() {
+    let f = Fixture::of(Arc::new(Overtaken(MemoryFs::new()))).await;
+    let mut c = f.client("a").await;
+    let (others, _) = c.open("others").await;
+    let mode = |mode| Attrs { mode: Some(mode), ..Attrs::default() };
+    assert_eq!(set(&mut c, &others, mode(0o600)).await.status, Ok(()));
+    let root = weir_vfs::SetAttr { mode: Some(0o777), ..weir_vfs::SetAttr::default() };
+    f.fs.setattr(&Caller::Own, f.fs.root(), &root).await.unwrap();
+    c.cred = OpaqueAuth::from(&AuthSys { uid: 5, gid: 5, ..AuthSys::default() });
+    let everyone = Ace {
+        kind: AceType::Allow,
+        flags: AceFlags::empty(),
+        mask: AceMask::READ_DATA,
+        who: "EVERYONE@".into(),
+    };
+    let acl = Attrs { acl: Some(vec![everyone].into()), ..Attrs::default() };
+    assert_eq!(make(&mut c, "pipe", create::Kind::Fifo, acl.clone()).await, Error::Perm);
+    let found = async |name: &[u8]| f.fs.lookup(&Caller::Own, f.fs.root().entry(name)).await;
+    assert_eq!(found(b"others").await.unwrap().mode, 0o600);
+    // The user's own directory gets it, although its mode denies the user everything else.
+    make(&mut c, "own", create::Kind::Directory, Attrs { mode: Some(0), ..acl }).await;
+    assert_eq!(found(b"own").await.unwrap().mode, 0o444);
 }
 
 #[tokio::test]

@@ -303,6 +303,31 @@ async fn a_copy_ends_when_its_export_becomes_read_only_or_takes_its_user_for_ano
 }
 
 #[tokio::test]
+async fn a_copy_ends_when_its_user_loses_the_right_to_either_file() {
+    let own = weir_vfs::Caller::Own;
+    for withdrawn in [&b"source"[..], b"destination"] {
+        let (f, fault) = with_faults(0).await;
+        let mut c = f.callable("client").await;
+        let mode = async |name: &[u8], mode| {
+            let id = f.fs.lookup(&own, f.fs.root().entry(name)).await.unwrap().id;
+            let set = weir_vfs::SetAttr { mode: Some(mode), ..Default::default() };
+            f.fs.setattr(&own, id, &set).await.unwrap();
+        };
+        mode(b"destination", 0o666).await;
+        c.cred = OpaqueAuth::from(&AuthSys { uid: 5, gid: 5, ..AuthSys::default() });
+        let (to, name) = start_held(&mut c, &fault).await;
+        while fault.held() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        mode(withdrawn, 0o600).await;
+        fault.clear();
+        fault.release();
+        let ended = ended(&mut c, &to, name).await;
+        assert_eq!((ended.count, &ended.complete[..]), (0, &[Error::Access as u32][..]));
+    }
+}
+
+#[tokio::test]
 async fn an_open_gets_delay_while_a_copy_writes_to_a_hanging_store() {
     let (f, fault) = with_faults(8192).await;
     let (mut c, mut other) = (f.callable("client").await, f.client("other").await);

@@ -638,3 +638,33 @@ async fn v40_callbacks_go_to_the_address_of_setclientid() {
     assert!(matches!(delayed, OpRes::Write(Err(Error::Delay))));
     assert_eq!(a.raw(vec![Op::Renew(client_id)]).await.status, Err(Error::CbPathDown));
 }
+
+/// One directory under two names, or a directory and one below it: an access by the other name would recall nothing.
+#[tokio::test]
+async fn files_that_two_exports_have_in_common_are_not_delegated() {
+    let cache = exports::cache();
+    let a = exports::export(&cache, "/a", ExportOptions::default());
+    let twin = Export { path: "/twin".into(), ..a.clone() };
+    let inside = exports::export(&cache, "/inside", ExportOptions::default());
+    let inside = Export { source: a.source.join("below"), ..inside };
+    let beside = exports::export(&cache, "/beside", ExportOptions::default());
+    let beside = Export { source: "/srv/ab".into(), ..beside };
+    let f = exports::serve(vec![a.clone()]).await;
+    let mut c = f.callable("a").await;
+    for (name, other) in [("/a/one", twin), ("/a/two", inside)] {
+        exports::fill(&a, &name[3..], 4).await;
+        let file = c.handle_of(name).await;
+        f.server.set_exports(vec![a.clone(), beside.clone()]).unwrap();
+        let held = c.delegated(&file, WANT_READ).await;
+        // A reload that adds the other name recalls it.
+        f.server.set_exports(vec![a.clone(), other]).unwrap();
+        c.give_back(&file, held).await;
+    }
+    exports::fill(&a, "three", 4).await;
+    let file = c.handle_of("/a/three").await;
+    for access in [WANT_READ, WANT_WRITE] {
+        let opened = c.on(&file, open_as(access, Claim::Fh)).await;
+        let none = Delegation::NoneExt(WhyNone::Resource(false));
+        assert_eq!(*delegation(&opened), none);
+    }
+}

@@ -1,8 +1,11 @@
 //! Several exports: the directories above them, their networks, and the lifetime of handles.
 
+use super::delegations::WANT_READ;
 use super::*;
 use crate::export::{CachePolicy, ClientAccess, ClientRule};
-use weir_nfs::v4::op::{commit, create, link, read, readdir, remove, rename, secinfo, write};
+use weir_nfs::v4::op::{
+    close, commit, create, link, locku, open_downgrade, read, readdir, remove, rename, secinfo, write,
+};
 use weir_nfs::v4::types::{FsId, LockType, StableHow};
 use weir_nfs::v4::{Bitmap, attr};
 use weir_rpc::{AuthStatus, Denial};
@@ -205,6 +208,50 @@ async fn every_request_checks_the_networks_of_its_export() {
     let how = open::How::Create(open::CreateHow::Unchecked(empty.into()));
     let truncates = Op::Open(open::Args { how, ..reads });
     assert_eq!(c.fails(then(walk("/shut"), truncates)).await, Error::RoFs);
+}
+
+#[tokio::test]
+async fn a_client_gives_up_what_it_holds_in_an_export_that_is_closed_to_it() {
+    let cache = cache();
+    let [open, shut] = ["/open", "/shut"].map(|p| export(&cache, p, ExportOptions::default()));
+    let f = serve(vec![open.clone(), shut.clone()]).await;
+    let mut c = f.callable("a").await;
+    let [opened, locked] = c.open_and_lock("/shut").await;
+    fill(&shut, "delegated", 4).await;
+    let file = c.handle_of("/shut/file").await;
+    let delegated = c.handle_of("/shut/delegated").await;
+    let delegation = c.delegated(&delegated, WANT_READ).await;
+
+    let clients = vec![rule("192.0.2.0/24", ClientAccess::ReadWrite)];
+    let options = ExportOptions { clients, ..shut.options.clone() };
+    f.server.set_exports(vec![open, Export { options, ..shut.clone() }]).unwrap();
+    let lock = super::locks::lock_op(opened, LockType::Write, false);
+    assert_eq!(
+        c.on(&file, lock).await,
+        OpRes::Lock(Err(weir_nfs::v4::Detailed::Plain(Error::Access)))
+    );
+    let returned = c.on(&delegated, Op::Delegreturn(delegation)).await;
+    assert_eq!(returned, OpRes::Delegreturn(Ok(())));
+    let unlock = locku::Args {
+        kind: LockType::Write,
+        seqid: 0,
+        lock_stateid: locked,
+        offset: 0,
+        length: u64::MAX,
+    };
+    let unlocked = c.on(&file, Op::Locku(unlock)).await;
+    assert!(matches!(unlocked, OpRes::Locku(Ok(_))), "{unlocked:?}");
+    let share_deny = open::ShareDeny::empty();
+    let share_access = open::ShareAccess::READ;
+    // Nothing was opened for reading only: the request gets as far as that.
+    let less = open_downgrade::Args { open_stateid: opened, seqid: 0, share_access, share_deny };
+    let lowered = c.on(&file, Op::OpenDowngrade(less)).await;
+    assert_eq!(lowered, OpRes::OpenDowngrade(Err(Error::Inval)));
+    let close = close::Args { seqid: 0, open_stateid: opened };
+    let closed = c.on(&file, Op::Close(close)).await;
+    assert!(matches!(closed, OpRes::Close(Ok(_))), "{closed:?}");
+    let gone = [Err(Error::BadStateId); 3];
+    assert_eq!(c.tested(&[opened, locked, delegation]).await, gone);
 }
 
 #[tokio::test]

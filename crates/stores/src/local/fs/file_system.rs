@@ -215,7 +215,7 @@ impl FileSystem for LocalFs {
             if new.set.size.is_some() {
                 return Err(Error::IsDirectory);
             }
-            self.make(caller, new, DEFAULT_DIR_MODE, |dir, name, mode| {
+            self.make(caller, new, (FileKind::Directory, DEFAULT_DIR_MODE), |dir, name, mode| {
                 rustix::fs::mkdirat(dir, name, mode)
             })
         })
@@ -228,7 +228,9 @@ impl FileSystem for LocalFs {
                 return Err(Error::Invalid);
             }
             let target = c_name(target)?;
-            self.make(caller, new, 0o777, |dir, name, _| rustix::fs::symlinkat(&*target, dir, name))
+            self.make(caller, new, (FileKind::Symlink, 0o777), |dir, name, _| {
+                rustix::fs::symlinkat(&*target, dir, name)
+            })
         })
         .await
     }
@@ -236,7 +238,7 @@ impl FileSystem for LocalFs {
     async fn mknod(&self, caller: &Caller, new: NewFile<'_>, node: SpecialFile) -> Result<Attr> {
         self.call(|| {
             use rustix::fs::FileType;
-            let kind = match node {
+            let file_type = match node {
                 SpecialFile::Block(..) => FileType::BlockDevice,
                 SpecialFile::Char(..) => FileType::CharacterDevice,
                 SpecialFile::Fifo => FileType::Fifo,
@@ -247,8 +249,8 @@ impl FileSystem for LocalFs {
             if new.set.size.is_some() {
                 return Err(Error::Invalid);
             }
-            self.make(caller, new, DEFAULT_FILE_MODE, |dir, name, mode| {
-                rustix::fs::mknodat(dir, name, kind, mode, device)
+            self.make(caller, new, (node.kind(), DEFAULT_FILE_MODE), |dir, name, mode| {
+                rustix::fs::mknodat(dir, name, file_type, mode, device)
             })
         })
         .await

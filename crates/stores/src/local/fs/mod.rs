@@ -3,6 +3,8 @@
 
 #[cfg(test)]
 mod abilities;
+#[cfg(test)]
+mod creations;
 mod file_system;
 mod names;
 mod symlink_renames;
@@ -17,7 +19,9 @@ use crate::local::data::engine::Engine;
 use crate::local::data::inode::Inodes;
 use crate::local::data::io::Io;
 use crate::local::options::LocalOptions;
-use crate::local::probe::{default_dir_fds, is_local, max_file_size, probe, process_umask, stamps};
+use crate::local::probe::{
+    default_dir_fds, is_local, keeps_owners, max_file_size, probe, process_umask, stamps,
+};
 use crate::local::sys;
 use crate::local::sys::proc_path;
 use crate::local::tree::nodes::Nodes;
@@ -62,6 +66,8 @@ pub struct LocalFs {
     capabilities: Capabilities,
     /// Whether the file system is of this machine, so that locks of its files wait for no other one.
     is_local: bool,
+    /// Whether a new file belongs to the user that creates it.
+    keeps_owners: bool,
 }
 
 impl LocalFs {
@@ -84,6 +90,7 @@ impl LocalFs {
         let max_file_size = max_file_size(tree.root());
         let capabilities = probe(tree.root());
         let is_local = is_local(tree.root());
+        let keeps_owners = keeps_owners(tree.root());
         let symlink_renames = Arc::new(SymlinkRenames::of(tree.root()));
         tracing::info!(
             dir = %dir.display(),
@@ -118,6 +125,7 @@ impl LocalFs {
             umask: process_umask(),
             capabilities,
             is_local,
+            keeps_owners,
         }))
     }
 
@@ -243,11 +251,11 @@ impl LocalFs {
         &self,
         caller: &Caller,
         new: NewFile<'_>,
-        default_mode: u32,
+        (kind, default_mode): (FileKind, u32),
         make: impl FnOnce(BorrowedFd<'_>, &CStr, Mode) -> rustix::io::Result<()>,
     ) -> Result<Attr> {
         let make = |dir: BorrowedFd<'_>, name: &_, mode| make(dir, name, mode).map(|()| None);
-        let (attr, made) = self.make_held(caller, new, default_mode, make)?;
+        let (attr, made) = self.make_held(caller, new, (kind, default_mode), make)?;
         if attr.kind == FileKind::Directory {
             self.tree.keep_dir(attr.id, made);
         }
@@ -269,7 +277,7 @@ impl LocalFs {
         };
         // An existing name may be gone by the time it is looked up.
         for _ in 0..16 {
-            match self.make_held(caller, new, DEFAULT_FILE_MODE, make) {
+            match self.make_held(caller, new, (FileKind::Regular, DEFAULT_FILE_MODE), make) {
                 Ok((attr, made)) => return Ok((Created { attr, created: true }, Some(made))),
                 Err(Error::Exists) if mode == CreateMode::MayExist => {}
                 Err(error) => return Err(error),
@@ -284,11 +292,14 @@ impl LocalFs {
     }
 
     /// Creates a file with `make` and completes it; removes it again if that fails.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: creation did not open the file, and its name already belongs to another one.
     fn make_held(
         &self,
         caller: &Caller,
         new: NewFile<'_>,
-        default_mode: u32,
+        (kind, default_mode): (FileKind, u32),
         make: impl FnOnce(BorrowedFd<'_>, &CStr, Mode) -> rustix::io::Result<Option<OwnedFd>>,
     ) -> Result<(Attr, OwnedFd)> {
         let NewFile { at: EntryName { dir, name }, set } = new;
@@ -312,7 +323,10 @@ impl LocalFs {
             Some(made) => made,
             None => {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                self.tree.open_one(dir_fd.as_fd(), &c_name, flags).map_err(io::Error::from)?
+                let named = self.tree.open_one(dir_fd.as_fd(), &c_name, flags);
+                let named = named.map_err(io::Error::from)?;
+                self.check_made(caller, kind, &named)?;
+                named
             }
         };
         match self.finish(caller, new, &made, NewMode { mode, masked }, since) {
@@ -324,6 +338,18 @@ impl LocalFs {
                 Err(error)
             }
         }
+    }
+
+    /// Refuses a file of another kind or owner than the one that `caller` has just created: a program has renamed
+    /// another file to its name since. Attributes for the new file must not be set on a file of another user; one
+    /// of the caller's own may take its place.
+    ///
+    /// On some file systems (FAT, network file systems that squash users), a new file belongs to a user other than the
+    /// one that creates it. There only the kind is checked.
+    fn check_made(&self, caller: &Caller, kind: FileKind, named: &OwnedFd) -> Result<()> {
+        let found = stat(named.as_fd())?;
+        let is_callers = !self.keeps_owners || found.stx_uid == self.identity.user_of(caller);
+        if is_callers && kind_of(&found) == kind { Ok(()) } else { Err(Error::Busy) }
     }
 
     /// Removes a new file, unless another program has given its name to another one since.

@@ -1,6 +1,6 @@
 //! The stores of the served directories, behind one page cache.
 //!
-//! 1. Exports of the same directory share one store and its pages.
+//! 1. Exports of the same directory share one store and its pages, but not what clients hold.
 //! 2. The server owns the stores, not this table: a store that is no longer exported is closed when
 //!    the last call that uses it ends, so that its file system can be unmounted.
 
@@ -48,7 +48,7 @@ impl Stores {
     /// # Errors
     /// A directory cannot be opened; those that were open before stay open.
     pub(super) fn exports(&mut self, settings: &Settings) -> Result<Vec<Export>> {
-        warn_of_nested(settings);
+        warn_of_overlapping(settings);
         let mut exports = Vec::new();
         for export in &settings.exports {
             exports.push(Export {
@@ -87,14 +87,27 @@ impl Stores {
     }
 }
 
-/// Warns if two exports contain the same files, because each directory has its own pages.
-fn warn_of_nested(settings: &Settings) {
-    for inner in &settings.exports {
+/// Warns if two exports contain the same files: what clients hold by one name does not bind those that use the other.
+/// Each directory has its own pages.
+fn warn_of_overlapping(settings: &Settings) {
+    for (at, inner) in settings.exports.iter().enumerate() {
+        for outer in &settings.exports[..at] {
+            if inner.dir == outer.dir {
+                warn!(
+                    "{} is served as {} and as {}: deny modes of one do not hold in the other, and \
+                     files are not delegated to clients",
+                    inner.dir.display(),
+                    outer.name,
+                    inner.name
+                );
+            }
+        }
         for outer in &settings.exports {
             if inner.dir != outer.dir && inner.dir.starts_with(&outer.dir) {
                 warn!(
                     "{} is served both inside {} and on its own: they have separate caches, so \
-                     changes through one show late in the other",
+                     changes through one show late in the other; deny modes of one do not hold in \
+                     the other, and files are not delegated to clients",
                     inner.dir.display(),
                     outer.dir.display()
                 );

@@ -1,0 +1,60 @@
+//! Creation while another program renames files in the same directory.
+
+use super::LocalFs;
+use crate::local::options::LocalOptions;
+use rustix::fs::{Mode, RenameFlags};
+use std::ffi::CStr;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use weir_vfs::{Caller, Cred, Error, FileKind, FileSystem, SetAttr, SetTime};
+
+const USER: u32 = 4321;
+const OTHER: u32 = 4322;
+
+#[test]
+fn a_file_of_another_user_with_the_name_of_a_new_one_is_not_taken_for_it() {
+    if !weir_skip::is_root("only root may act as others") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let fs = LocalFs::open(dir.path(), LocalOptions::default()).unwrap();
+    if !fs.keeps_owners {
+        return weir_skip::skip("the file system may give new files to other users");
+    }
+    let caller = Caller::As(Cred { uid: USER, gid: USER, groups: Vec::new() });
+    let others = dir.path().join("others");
+    std::fs::create_dir(&others).unwrap();
+    let plain = dir.path().join("plain");
+    std::fs::write(&plain, "secret").unwrap();
+    for path in [&others, &plain] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o700)).unwrap();
+        chown(path, Some(OTHER), Some(OTHER)).unwrap();
+    }
+    // Of what is set, only the times need a right to the file. Then the new file would be removed again.
+    let times =
+        SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..SetAttr::default() };
+    for set in [SetAttr::default(), times] {
+        for by in [&others, &plain] {
+            let mine = by.file_name().unwrap().to_str().unwrap();
+            let exchange = |dir: BorrowedFd<'_>, name: &CStr, mode: Mode| {
+                rustix::fs::mkdirat(dir, name, mode)?;
+                rustix::fs::renameat_with(dir, name, dir, mine, RenameFlags::EXCHANGE)
+            };
+            let new = fs.root().entry(b"new").with(&set);
+            let made = fs.make(&caller, new, (FileKind::Directory, 0o755), exchange);
+            assert_eq!(made.map(|attr| attr.id.ino), Err(Error::Busy), "{by:?}");
+            let new = dir.path().join("new").symlink_metadata().unwrap();
+            assert_eq!((new.uid(), new.mode() & 0o777), (OTHER, 0o700), "{by:?}");
+            let made = by.symlink_metadata().unwrap();
+            assert_eq!((made.uid(), made.is_dir()), (USER, true));
+            std::fs::remove_dir(by).unwrap();
+            std::fs::rename(dir.path().join("new"), by).unwrap();
+        }
+    }
+    let make = |dir: BorrowedFd<'_>, name: &CStr, mode: Mode| rustix::fs::mkdirat(dir, name, mode);
+    let new = SetAttr::default();
+    let new = fs.root().entry(b"new").with(&new);
+    let made = fs.make(&caller, new, (FileKind::Directory, 0o755), make).unwrap();
+    assert_eq!((made.uid, made.kind), (USER, FileKind::Directory));
+}

@@ -1,0 +1,50 @@
+//! A mounted server that maps root to another user, and the users of the mount.
+
+mod common;
+
+use common::mount::{Mount, source};
+use common::{Server, text};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The mounting process, root, may then not open what only its users may.
+#[test]
+fn users_have_their_own_files_on_a_server_that_maps_root_to_another_user() {
+    if !weir_skip::is_root("only root mounts for other users everywhere") {
+        return;
+    }
+    let (near, source) = source();
+    fs::set_permissions(near.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o777)).unwrap();
+    let server = Server::start(&source, &[]);
+    for vers in ["3", "4.2"] {
+        let from = format!("nfs://127.0.0.1:{p}/?mountport={p}&vers={vers}", p = server.port);
+        let Some(mount) = Mount::start(near.path(), vers, &["--allow-other"], &from) else {
+            return;
+        };
+        let as_user = |user: u32, script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).current_dir("/").env("M", &mount.dir).env("V", vers);
+            command.uid(user).gid(user).output().unwrap()
+        };
+        let script = "umask 077; echo one > \"$M/f$V\" && echo two >> \"$M/f$V\" && cat \"$M/f$V\"";
+        let said = as_user(4321, script);
+        assert_eq!(
+            (said.status.success(), &said.stdout[..]),
+            (true, &b"one\ntwo\n"[..]),
+            "{said:?}"
+        );
+        let made = source.join(format!("f{vers}"));
+        let stat = made.metadata().unwrap();
+        assert_eq!((stat.uid(), stat.mode() & 0o777), (4321, 0o600));
+        assert_eq!(fs::read(&made).unwrap(), b"one\ntwo\n");
+        let said = as_user(4322, "cat \"$M/f$V\"");
+        assert!(!said.status.success() && text(&said).contains("denied"), "{}", text(&said));
+        // What may not be opened is not left behind.
+        as_user(4321, "umask 0777; echo x > \"$M/none$V\"");
+        let none = fs::read(source.join(format!("none{vers}")));
+        assert!(none.as_ref().ok().is_none_or(|data| data == b"x\n"), "{none:?}");
+    }
+}
