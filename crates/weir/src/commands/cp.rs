@@ -295,6 +295,7 @@ impl Args {
             resume_bytes: self.resume.then(|| self.checkpoint.max(1)),
             in_place: self.in_place,
             checksum: self.checksum,
+            moves: false,
             stats: self.stats,
             mirror: None,
         })
