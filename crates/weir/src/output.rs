@@ -8,7 +8,8 @@ use jiff::tz::TimeZone;
 use serde::{Serialize, Serializer};
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 use std::fmt;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufRead, Write};
 use std::os::fd::AsFd;
 use std::time::SystemTime;
 use weir_tools::failure::{Asked, Failure, Result};
@@ -177,9 +178,18 @@ pub(crate) fn complain(failure: &Failure) {
 /// that begins with `y` means no.
 pub(crate) fn confirm(question: &str) -> bool {
     let _ = io::stderr().lock().write_all(format!("weir: {question} ").as_bytes());
-    let mut answer = String::new();
-    let read = io::stdin().read_line(&mut answer);
-    read.is_ok() && answer.trim_start().starts_with(['y', 'Y'])
+    is_yes(io::stdin().lock())
+}
+
+/// Longest answer in bytes. What is longer is no answer.
+const LONGEST_ANSWER: u64 = 4096;
+
+/// Whether the next line begins with `y`.
+fn is_yes(input: impl BufRead) -> bool {
+    let mut answer = Vec::new();
+    let read = input.take(LONGEST_ANSWER).read_until(b'\n', &mut answer);
+    let is_whole = answer.ends_with(b"\n") || (answer.len() as u64) < LONGEST_ANSWER;
+    read.is_ok() && is_whole && matches!(answer.trim_ascii_start(), [b'y' | b'Y', ..])
 }
 
 /// Writes to standard output. A closed pipe (`| head`) is no failure.
@@ -297,3 +307,12 @@ mod tests {
         assert_eq!(text_and_hex(b"\xffa").1.as_deref(), Some("ff61"));
     }
 }
+    #[test]
+    fn only_a_line_that_begins_with_y_is_a_yes() {
+        let mut input = &b"yes\n  Y\nno\n\n\xff\ny"[..];
+        let answers: Vec<bool> = (0..7).map(|_| is_yes(&mut input)).collect();
+        assert_eq!(answers, [true, true, false, false, false, true, false]);
+        let mut endless = io::BufReader::new(io::repeat(b'y'));
+        assert!(!is_yes(&mut endless));
+    }
+

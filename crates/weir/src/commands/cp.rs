@@ -81,7 +81,7 @@ pub(crate) struct Args {
     /// Replace files that exist only if the source was changed later
     #[arg(short, long, overrides_with_all = ["no_clobber"])]
     update: bool,
-    /// Ask before a file is replaced
+    /// Ask before a file is replaced; standard input, which answers, cannot be copied then
     #[arg(short, long, overrides_with_all = ["no_clobber", "force"])]
     interactive: bool,
     /// Ask nothing, which is the default
@@ -197,6 +197,13 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             [source] => stream(source, &options)?,
             _ => None,
         };
+        if let Some(stream) = stream.as_ref().filter(|_| options.asks)
+            && is_standard_input(stream)
+        {
+            let asked = format!("ask before {} is replaced", ends.to);
+            let failure = Failure::new(asked, "standard input is what to copy, and cannot answer");
+            return Err(failure.advice("use -f to replace it, or -n to keep it"));
+        }
         if is_dash(ends.to) {
             if options.dry_run {
                 return Ok(Ended::Done);
@@ -332,6 +339,14 @@ fn stream(source: &Location, options: &Options) -> Result<Option<std::fs::File>>
 }
 
 /// A block device of this machine to write to.
+/// Whether a stream is what answers to questions are read from, by whatever name.
+fn is_standard_input(stream: &std::fs::File) -> bool {
+    let identity = |found: rustix::io::Result<rustix::fs::Stat>| {
+        found.map(|found| (found.st_dev, found.st_ino, found.st_rdev))
+    };
+    identity(rustix::fs::fstat(stream)) == identity(rustix::fs::fstat(std::io::stdin()))
+}
+
 fn device(to: &Location) -> Option<&Path> {
     let Location::Local(path) = to else { return None };
     let is_device = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
