@@ -11,6 +11,8 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::text::kind_name;
@@ -206,6 +208,42 @@ fn print_while_open(bytes: &[u8]) -> Result<bool> {
     }
 }
 
+/// Lines on standard output about work that goes on without them. Clones share a failure.
+#[derive(Clone, Default)]
+pub(crate) struct Lines(Arc<OnceLock<Failure>>);
+
+impl Lines {
+    /// Prints a line, unless an earlier one could not be written.
+    pub(crate) fn print(&self, line: impl fmt::Display) {
+        if self.0.get().is_none()
+            && let Err(failure) = print(format!("{line}\n").as_bytes())
+        {
+            // The first failure counts.
+            let _ = self.0.set(failure);
+        }
+    }
+
+    /// How a command ended whose work ended like this. Reports the line that could not be written.
+    pub(crate) fn end(&self, ended: Ended) -> Ended {
+        let Some(failure) = self.0.get() else { return ended };
+        complain(failure);
+        match ended {
+            Ended::Done => Ended::Failed,
+            ended => ended,
+        }
+    }
+}
+
+/// Writes a file, and has its file system report what it could not write.
+pub(crate) fn write_file(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
+    let write = || {
+        let mut file = File::create(path)?;
+        file.write_all(bytes.as_ref())?;
+        close(file)
+    };
+    write().asked(|| format!("write {}", path.display()))
+}
+
 /// Has the file system of standard output report what it could not write: NFS and FUSE may do so only when a
 /// descriptor is closed.
 pub(crate) fn end_output() -> Result<()> {
@@ -279,6 +317,15 @@ mod tests {
     }
 
     #[test]
+    fn only_a_line_that_begins_with_y_is_a_yes() {
+        let mut input = &b"yes\n  Y\nno\n\n\xff\ny"[..];
+        let answers: Vec<bool> = (0..7).map(|_| is_yes(&mut input)).collect();
+        assert_eq!(answers, [true, true, false, false, false, true, false]);
+        let mut endless = io::BufReader::new(io::repeat(b'y'));
+        assert!(!is_yes(&mut endless));
+    }
+
+    #[test]
     fn json_keeps_every_digit() {
         #[derive(Serialize)]
         struct Sizes {
@@ -307,12 +354,3 @@ mod tests {
         assert_eq!(text_and_hex(b"\xffa").1.as_deref(), Some("ff61"));
     }
 }
-    #[test]
-    fn only_a_line_that_begins_with_y_is_a_yes() {
-        let mut input = &b"yes\n  Y\nno\n\n\xff\ny"[..];
-        let answers: Vec<bool> = (0..7).map(|_| is_yes(&mut input)).collect();
-        assert_eq!(answers, [true, true, false, false, false, true, false]);
-        let mut endless = io::BufReader::new(io::repeat(b'y'));
-        assert!(!is_yes(&mut endless));
-    }
-

@@ -4,7 +4,7 @@ use super::{cat, with_mounts};
 use crate::arguments::{JsonArgs, MountArgs, bytes, location, one_of};
 use crate::cli::too_few;
 use crate::ended::Ended;
-use crate::output::{print, print_json, say, umask};
+use crate::output::{Lines, print, print_json, say, umask};
 use bar::{Bar, in_a_line, progress_bar};
 use indicatif::ProgressBar;
 use plan::{Ends, Target, plan};
@@ -226,7 +226,8 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         let talks = std::io::stderr().is_terminal() && !args.quiet && !args.json.wanted();
         let progress = if talks { progress_bar() } else { ProgressBar::hidden() };
         let tells = (args.verbose || args.dry_run) && !args.json.wanted();
-        let bar = Bar { bar: progress.clone(), tells };
+        let lines = Lines::default();
+        let bar = Bar { bar: progress.clone(), lines: tells.then(|| lines.clone()) };
         let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), bar));
         failures.into_iter().for_each(|failure| copier.failed_before(failure));
         // Before the copy makes files that an interrupt has to remove.
@@ -268,14 +269,14 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         for lost in copier.not_preserved() {
             say(format_args!("weir: the destination does not keep {lost}"));
         }
-        Ok(match (copier.is_interrupted(), copier.failed()) {
+        Ok(lines.end(match (copier.is_interrupted(), copier.failed()) {
             (true, _) => {
                 say_what_is_left(&copier);
                 Ended::Interrupted
             }
             (false, true) => Ended::Failed,
             (false, false) => Ended::Done,
-        })
+        }))
     })
 }
 
@@ -294,6 +295,7 @@ impl Args {
             dry_run: self.dry_run,
             bytes_per_second: self.bwlimit.filter(|&rate| rate > 0),
             preserve: self.preserve || self.archive,
+            moves: false,
             sparse: self.sparse.unwrap_or(Sparse::Always),
             reflink: self.reflink()?,
             flags: if self.uncached { IoFlags::UNCACHED } else { IoFlags::empty() },
@@ -302,7 +304,6 @@ impl Args {
             resume_bytes: self.resume.then(|| self.checkpoint.max(1)),
             in_place: self.in_place,
             checksum: self.checksum,
-            moves: false,
             stats: self.stats,
             mirror: None,
         })
@@ -338,7 +339,6 @@ fn stream(source: &Location, options: &Options) -> Result<Option<std::fs::File>>
     }
 }
 
-/// A block device of this machine to write to.
 /// Whether a stream is what answers to questions are read from, by whatever name.
 fn is_standard_input(stream: &std::fs::File) -> bool {
     let identity = |found: rustix::io::Result<rustix::fs::Stat>| {
@@ -347,6 +347,7 @@ fn is_standard_input(stream: &std::fs::File) -> bool {
     identity(rustix::fs::fstat(stream)) == identity(rustix::fs::fstat(std::io::stdin()))
 }
 
+/// A block device of this machine to write to.
 fn device(to: &Location) -> Option<&Path> {
     let Location::Local(path) = to else { return None };
     let is_device = path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
