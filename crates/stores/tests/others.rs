@@ -1,6 +1,7 @@
 //! A local directory in which other threads and programs work: which changes count as theirs, and
 //! the change attributes of directories.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use weir_stores::local::{IoEngine, LocalFs, LocalOptions};
 use weir_stores::testing::{new_file, read_all, write};
-use weir_vfs::{Caller, CreateMode, Error, FileSystem, RenameFlags, SetAttr};
+use weir_vfs::{Caller, CreateMode, Error, FileSystem, ReaddirRequest, RenameFlags, SetAttr};
 
 const OWN: Caller = Caller::Own;
 /// For a test that was restarted: the directory where a file system is mounted for it, or the file
@@ -27,16 +28,22 @@ fn open(dir: &Path, io: IoEngine) -> Arc<dyn FileSystem> {
 /// Reruns a test where an empty ramfs, whose time stamps are coarse in every kernel, is mounted. In
 /// the rerun, returns its directory.
 fn on_ramfs(test: &str) -> Option<PathBuf> {
+    on_mount(test, "ramfs", r#"mount -t ramfs none "$0""#)
+}
+
+/// Reruns a test where a command of the shell has mounted a file system on the directory `$0`. In the rerun, returns
+/// that directory.
+fn on_mount(test: &str, kind: &str, mount: &str) -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os(STARTED_FOR) {
         return Some(dir.into());
     }
-    if !weir_skip::is_root("only root may mount a ramfs") {
+    if !weir_skip::is_root(&format!("only root may mount a file system ({kind})")) {
         return None;
     }
     let dir = temp_dir();
-    let mount = r#"mount -t ramfs none "$0" || exit 77; exec "$1" --exact "$2" --nocapture"#;
+    let mount = mount.to_owned() + r#" || exit 77; exec "$1" --exact "$2" --nocapture"#;
     let status = Command::new("unshare")
-        .args(["-m", "sh", "-c", mount])
+        .args(["-m", "sh", "-c", &mount])
         .arg(dir.path())
         .arg(std::env::current_exe().unwrap())
         .arg(test)
@@ -44,8 +51,8 @@ fn on_ramfs(test: &str) -> Option<PathBuf> {
         .status();
     match status.map(|status| status.code()) {
         Ok(Some(0)) => {}
-        Ok(Some(77)) | Err(_) => weir_skip::skip("a ramfs cannot be mounted here"),
-        failed => panic!("{test} on ramfs: {failed:?}"),
+        Ok(Some(77)) | Err(_) => weir_skip::skip(format!("{kind} cannot be mounted here")),
+        failed => panic!("{test} on {kind}: {failed:?}"),
     }
     None
 }
@@ -249,4 +256,32 @@ fn a_file_that_gets_a_name_while_it_loses_one_is_found() {
             runtime.block_on(fs.unlink(&OWN, root.entry(b"a"))).unwrap();
         }
     }
+}
+
+/// The positions in a merged directory of overlayfs are indexes.
+#[tokio::test]
+async fn a_name_that_is_removed_during_a_listing_hides_no_other_one() {
+    let test = "a_name_that_is_removed_during_a_listing_hides_no_other_one";
+    let mount = r#"mkdir "$0/lower" "$0/upper" "$0/work" && mount -t overlay none \
+        -o "lowerdir=$0/lower,upperdir=$0/upper,workdir=$0/work" "$0""#;
+    let Some(dir) = on_mount(test, "overlayfs", mount) else { return };
+    let names: BTreeSet<String> = (0..3000).map(|n| format!("file {n:04}")).collect();
+    for name in &names {
+        std::fs::write(dir.join(name), "").unwrap();
+    }
+    let fs = open(&dir, IoEngine::Threads);
+    let (mut found, mut cookie) = (BTreeSet::new(), 0);
+    loop {
+        let request = ReaddirRequest { dir: fs.root(), cookie, max_entries: 700, with_attr: false };
+        let page = fs.readdir(&OWN, request).await.unwrap();
+        let shown = |name: &[u8]| String::from_utf8(name.to_vec()).unwrap();
+        found.extend(page.entries.iter().map(|entry| shown(&entry.name)));
+        if page.eof {
+            break;
+        }
+        let last = page.entries.last().unwrap();
+        cookie = last.cookie;
+        std::fs::remove_file(dir.join(shown(&last.name))).unwrap();
+    }
+    assert_eq!(names.difference(&found).count(), 0);
 }

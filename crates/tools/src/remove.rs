@@ -29,15 +29,15 @@ pub enum Event<'a> {
 /// Removes a file or tree, with many calls in flight. Calls `report` for each file that it has removed, or
 /// cannot remove; returns whether none is left.
 pub async fn remove(place: Place, attr: Attr, report: impl FnMut(Event<'_>)) -> bool {
-    remove_known(place, attr, |_| true, report).await
+    remove_known(place, attr, |_, _| true, report).await
 }
 
-/// Removes those files of a tree that are `known` by their attributes as listed now; others stay and are
-/// reported, and so do the directories above them. Otherwise like [`remove`].
+/// Removes those files of a tree that are `known` by their places and their attributes as listed now; others stay
+/// and are reported, and so do the directories above them. Otherwise like [`remove`].
 pub async fn remove_known(
     place: Place,
     attr: Attr,
-    known: impl Fn(&Attr) -> bool,
+    known: impl Fn(&Place, &Attr) -> bool,
     report: impl FnMut(Event<'_>),
 ) -> bool {
     let mut removal = Removal {
@@ -76,7 +76,7 @@ type DirNumber = usize;
 /// A tree that is being removed.
 struct Removal<K, R> {
     report: R,
-    /// Whether a file with these attributes may go.
+    /// Whether a file at this place with these attributes may go.
     known: K,
     /// Names to remove; they go first.
     calls: Vec<Step>,
@@ -173,9 +173,9 @@ async fn rmdir(place: &Place) -> weir_vfs::Result<()> {
     place.fs.rmdir(&Caller::Own, place.dir.entry(name)).await
 }
 
-impl<K: Fn(&Attr) -> bool, R: FnMut(Event<'_>)> Removal<K, R> {
+impl<K: Fn(&Place, &Attr) -> bool, R: FnMut(Event<'_>)> Removal<K, R> {
     fn found(&mut self, place: Place, attr: &Attr, above: Option<DirNumber>) {
-        if !(self.known)(attr) {
+        if !(self.known)(&place, attr) {
             let failure =
                 Failure::new(format!("remove {}", place.shown), "it was changed meanwhile");
             self.removed(&place, above, Some(failure.advice("it stays as it is")));

@@ -181,6 +181,58 @@ impl OpenFileDecorator for FailingFile {
     }
 }
 
+/// A store in which another program moves `d` from the directory `a` to `b` after `b` was listed, and before `a` is.
+struct Moving {
+    store: Arc<dyn FileSystem>,
+    a: FileId,
+    b: FileId,
+    is_b_listed: AtomicBool,
+    /// Listings of `a` before that.
+    before: AtomicI64,
+}
+
+#[async_trait]
+impl FileSystemDecorator for Moving {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.store
+    }
+
+    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> Result<DirPage> {
+        if request.dir == self.a && self.before.fetch_sub(1, Ordering::SeqCst) == 0 {
+            while !self.is_b_listed.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let (old, new) = (self.a.entry(b"d"), self.b.entry(b"d"));
+            self.store.rename_counted(caller, old, new, RenameFlags::Replace).await?;
+        }
+        let page = self.store.readdir(caller, request).await;
+        if request.dir == self.b {
+            self.is_b_listed.store(true, Ordering::SeqCst);
+        }
+        page
+    }
+}
+
+/// A source with the directory `a/d` and the directory `b`, and the same source as [`Moving`].
+async fn moving(cache: &Cache, before: i64) -> (CachedFs, CachedFs) {
+    let (memory, set) = (MemoryFs::new(), SetAttr { mode: Some(0o755), ..SetAttr::default() });
+    let store: Arc<dyn FileSystem> =
+        Arc::new(Failing { store: memory.clone(), faults: Arc::default() });
+    let make = async |dir: FileId, name: &[u8]| {
+        memory.mkdir(&Caller::Own, dir.entry(name).with(&set)).await.unwrap().id
+    };
+    let (a, b) = (make(memory.root(), b"a").await, make(memory.root(), b"b").await);
+    make(a, b"d").await;
+    let (is_b_listed, before) = (AtomicBool::new(false), AtomicI64::new(before));
+    let moving = Moving { store: Arc::clone(&store), a, b, is_b_listed, before };
+    (cache.mount(store), cache.mount(Arc::new(moving)))
+}
+
+async fn has(fs: &CachedFs, path: [&str; 2]) -> bool {
+    let dir = fs.lookup(&Caller::Own, fs.root().entry(path[0].as_bytes())).await.unwrap().id;
+    fs.lookup(&Caller::Own, dir.entry(path[1].as_bytes())).await.is_ok()
+}
+
 /// A store without access control lists.
 struct WithoutLists(Arc<MemoryFs>);
 
@@ -523,4 +575,36 @@ async fn attributes_that_may_not_be_read_are_reported_and_no_failure() {
     assert_eq!((summary.failures, summary.up_to_date), (Vec::<String>::new(), 1));
     let said = summary.not_preserved.join("; ");
     assert!(said.contains("extended attributes of") && said.contains("control lists of"), "{said}");
+}
+
+/// While the source is copied, or while it is compared with its mirror.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_source_only_moves_is_not_lost() {
+    for (before, said) in [(0, "it was not there when"), (1, "it changed while it was read")] {
+        let cache = cache();
+        let ((from, moving), to) = (moving(&cache, before).await, cache.mount(MemoryFs::new()));
+        assert_eq!(mirror(&from, &to, Reflink::Never).await.failures, [""; 0]);
+        let summary = mirror(&moving, &to, Reflink::Never).await;
+        assert!(summary.failures.iter().any(|failure| failure.contains(said)), "{summary:?}");
+        assert_eq!(summary.removed, 0, "{summary:?}");
+        assert!(has(&from, ["b", "d"]).await && has(&to, ["a", "d"]).await);
+        let summary = mirror(&from, &to, Reflink::Never).await;
+        assert_eq!((summary.failures, summary.removed), (Vec::new(), 1));
+        assert!(has(&to, ["b", "d"]).await && !has(&to, ["a", "d"]).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_that_is_moved_fails_if_a_directory_changes_while_it_is_copied() {
+    let cache = cache();
+    for moves in [false, true] {
+        let ((_, moving), to) = (moving(&cache, 0).await, cache.mount(MemoryFs::new()));
+        let options = Options { recursive: true, preserve: true, moves, ..Options::default() };
+        let copier = Arc::new(Copier::new(options, 32 << 20, ()));
+        copier.copy(vec![(root(&moving).await, root(&to).await)]).await;
+        let failures = copier.summary(Duration::ZERO, 0).failures;
+        let is_of = |name: &str| failures.iter().any(|failure| failure.contains(name));
+        assert_eq!((is_of("root/a"), is_of("root/b")), (moves, moves), "{failures:?}");
+        assert_eq!(failures.len(), if moves { 2 } else { 0 }, "{failures:?}");
+    }
 }

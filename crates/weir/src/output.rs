@@ -8,8 +8,11 @@ use jiff::tz::TimeZone;
 use serde::{Serialize, Serializer};
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 use std::fmt;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufRead, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::text::kind_name;
@@ -177,9 +180,18 @@ pub(crate) fn complain(failure: &Failure) {
 /// that begins with `y` means no.
 pub(crate) fn confirm(question: &str) -> bool {
     let _ = io::stderr().lock().write_all(format!("weir: {question} ").as_bytes());
-    let mut answer = String::new();
-    let read = io::stdin().read_line(&mut answer);
-    read.is_ok() && answer.trim_start().starts_with(['y', 'Y'])
+    is_yes(io::stdin().lock())
+}
+
+/// Longest answer in bytes. What is longer is no answer.
+const LONGEST_ANSWER: u64 = 4096;
+
+/// Whether the next line begins with `y`.
+fn is_yes(input: impl BufRead) -> bool {
+    let mut answer = Vec::new();
+    let read = input.take(LONGEST_ANSWER).read_until(b'\n', &mut answer);
+    let is_whole = answer.ends_with(b"\n") || (answer.len() as u64) < LONGEST_ANSWER;
+    read.is_ok() && is_whole && matches!(answer.trim_ascii_start(), [b'y' | b'Y', ..])
 }
 
 /// Writes to standard output. A closed pipe (`| head`) is no failure.
@@ -194,6 +206,42 @@ fn print_while_open(bytes: &[u8]) -> Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => written.map(|()| true).asked(|| "write to standard output".into()),
     }
+}
+
+/// Lines on standard output about work that goes on without them. Clones share a failure.
+#[derive(Clone, Default)]
+pub(crate) struct Lines(Arc<OnceLock<Failure>>);
+
+impl Lines {
+    /// Prints a line, unless an earlier one could not be written.
+    pub(crate) fn print(&self, line: impl fmt::Display) {
+        if self.0.get().is_none()
+            && let Err(failure) = print(format!("{line}\n").as_bytes())
+        {
+            // The first failure counts.
+            let _ = self.0.set(failure);
+        }
+    }
+
+    /// How a command ended whose work ended like this. Reports the line that could not be written.
+    pub(crate) fn end(&self, ended: Ended) -> Ended {
+        let Some(failure) = self.0.get() else { return ended };
+        complain(failure);
+        match ended {
+            Ended::Done => Ended::Failed,
+            ended => ended,
+        }
+    }
+}
+
+/// Writes a file, and has its file system report what it could not write.
+pub(crate) fn write_file(path: &Path, bytes: impl AsRef<[u8]>) -> Result<()> {
+    let write = || {
+        let mut file = File::create(path)?;
+        file.write_all(bytes.as_ref())?;
+        close(file)
+    };
+    write().asked(|| format!("write {}", path.display()))
 }
 
 /// Has the file system of standard output report what it could not write: NFS and FUSE may do so only when a
@@ -266,6 +314,15 @@ mod tests {
         assert_eq!(mode_text(FileKind::Directory, 0o1777), "drwxrwxrwt");
         assert_eq!(mode_text(FileKind::Regular, 0o6754), "-rwsr-sr--");
         assert_eq!(mode_text(FileKind::Fifo, 0o7000), "p--S--S--T");
+    }
+
+    #[test]
+    fn only_a_line_that_begins_with_y_is_a_yes() {
+        let mut input = &b"yes\n  Y\nno\n\n\xff\ny"[..];
+        let answers: Vec<bool> = (0..7).map(|_| is_yes(&mut input)).collect();
+        assert_eq!(answers, [true, true, false, false, false, true, false]);
+        let mut endless = io::BufReader::new(io::repeat(b'y'));
+        assert!(!is_yes(&mut endless));
     }
 
     #[test]

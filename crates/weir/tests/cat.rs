@@ -93,6 +93,35 @@ fn unreadable_files_are_reported() {
     assert!(says.contains("cannot write to standard output: no space left"), "{says}");
 }
 
+/// The work is done all the same.
+#[test]
+fn lines_that_cannot_be_written_are_a_failure() {
+    let dir = scratch();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    fs::create_dir_all(path("from/below")).unwrap();
+    fs::write(path("from/a"), "a").unwrap();
+    fs::write(path("from/below/b"), "b").unwrap();
+    let full = |args: &[&str]| {
+        let output = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = weir(args).stdout(output).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {}", text(&output));
+        let says = text(&output);
+        assert_eq!(
+            says.matches("cannot write to standard output: no space left").count(),
+            1,
+            "{says}"
+        );
+    };
+    full(&["sync", "--dry-run", &path("from"), &path("to")]);
+    assert!(!dir.path().join("to").exists());
+    full(&["sync", "-v", &path("from"), &path("to")]);
+    assert_eq!(fs::read(path("to/below/b")).unwrap(), b"b");
+    full(&["cp", "-v", &path("from/a"), &path("copy")]);
+    assert_eq!(fs::read(path("copy")).unwrap(), b"a");
+    full(&["rm", "-rv", &path("from"), &path("copy")]);
+    assert!(!dir.path().join("from").exists() && !dir.path().join("copy").exists());
+}
+
 /// A mount keeps what is written until the file is closed; its server may not let files grow that far.
 #[test]
 fn a_loss_that_the_close_of_the_output_reports_is_a_failure() {

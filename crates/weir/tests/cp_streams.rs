@@ -190,3 +190,32 @@ fn a_stream_replaces_nothing_that_is_to_stay() {
     let output = weir(["cp", "--dry-run"]).arg(&file).arg("-").output().unwrap();
     assert!(output.status.success() && output.stdout.is_empty());
 }
+
+/// Its first line would be the answer, and be missing in the copy.
+#[test]
+fn standard_input_that_is_copied_answers_no_question() {
+    let dir = scratch();
+    let (file, data) = (dir.path().join("existing"), dir.path().join("data"));
+    fs::write(&data, "yes\nnew").unwrap();
+    let cp = |option: &str, from: &str| {
+        let mut cat = Command::new("cat").arg(&data).stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = weir(["cp", option, from]);
+        let output = command.arg(&file).stdin(cat.stdout.take().unwrap()).output().unwrap();
+        cat.wait().unwrap();
+        output
+    };
+    fs::write(&file, "existing").unwrap();
+    for from in ["-", "/dev/stdin", "/proc/self/fd/0"] {
+        let output = cp("-i", from);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+        assert!(text(&output).contains("use -f to replace it"), "{}", text(&output));
+        assert_eq!(fs::read(&file).unwrap(), b"existing", "{from}");
+    }
+    assert!(cp("-n", "-").status.success());
+    assert_eq!(fs::read(&file).unwrap(), b"existing");
+    for option in ["-f", "-u"] {
+        fs::write(&file, "existing").unwrap();
+        assert!(cp(option, "-").status.success());
+        assert_eq!(fs::read(&file).unwrap(), b"yes\nnew", "{option}");
+    }
+}

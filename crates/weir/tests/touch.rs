@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, fail, run, scratch};
+use common::{Server, fail, run, scratch, text, weir};
 use std::fs::{self, File};
 use std::time::{Duration, SystemTime};
 
@@ -44,6 +44,18 @@ fn the_times_asked_for() {
         fs::write(&other, "").unwrap();
         run(["touch", "-r", &url, other.to_str().unwrap()]);
         assert_eq!(fs::metadata(&other).unwrap().modified().unwrap(), at(2000));
+        // Times of version 3 begin in 1970 and end in 2106; of a file system, they may end in 2038.
+        for date in ["1960-01-01T00:00:00Z", "2200-01-01T00:00:00Z"] {
+            let output = weir(["touch", "-m", "-d", date, &url]).output().unwrap();
+            let asked = match &date[..4] {
+                "1960" => SystemTime::UNIX_EPOCH - Duration::from_secs(315_619_200),
+                _ => at(7_258_118_400),
+            };
+            let is_kept = times().1 == asked;
+            assert_eq!(output.status.code(), Some(i32::from(!is_kept)), "{url} {date}");
+            assert_eq!(text(&output).contains("in place of"), !is_kept, "{}", text(&output));
+            assert!(!is_kept || !url.contains("vers=3"));
+        }
         fs::remove_file(&file).unwrap();
     }
     assert!(fail(2, ["touch", "-d", "soon", &local]).contains("write it like 2026-11-21"));

@@ -58,6 +58,9 @@ pub struct Options {
     pub bytes_per_second: Option<u64>,
     /// Keep mode, owner, times and hard links.
     pub preserve: bool,
+    /// The sources are removed afterwards: a directory of theirs that changes while it is copied fails, since another
+    /// program may have moved files from where they were not yet listed to where they are listed no more.
+    pub moves: bool,
     /// Which zeros become holes.
     pub sparse: Sparse,
     /// Whether stores copy data themselves.
@@ -104,6 +107,7 @@ impl Default for Options {
             dry_run: false,
             bytes_per_second: None,
             preserve: false,
+            moves: false,
             sparse: Sparse::Always,
             reflink: Reflink::Auto,
             flags: IoFlags::empty(),

@@ -10,6 +10,7 @@
 
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
+use futures_util::{StreamExt, stream};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use weir_pagecache::File;
@@ -19,6 +20,8 @@ use weir_vfs::{Attr, FileId, FileKind, WholeRead};
 const TICK: Duration = Duration::from_millis(20);
 /// Most looks at a file that keeps changing; the later comparison will detect further changes.
 const MOST_LOOKS: usize = 3;
+/// Directories that are looked at at a time.
+const LOOKS_AT_ONCE: usize = 32;
 
 /// The attributes of an open file before it is read.
 pub async fn look(file: &File) -> weir_vfs::Result<Attr> {
@@ -56,6 +59,28 @@ pub fn is_whole(read: &WholeRead, id: FileId) -> bool {
 pub async fn unchanged(file: &File, before: &Attr, shown: &str) -> Result<()> {
     let after = file.getattr().await.asked(|| format!("read {shown}"))?;
     if is_unchanged(before, &after) { Ok(()) } else { Err(changed(shown)) }
+}
+
+/// The failures of directories that have changed since they had these attributes, or cannot be looked at.
+pub(crate) async fn changed_directories<'a>(
+    read: impl Iterator<Item = (&'a Place, &'a Attr)>,
+) -> Vec<Failure> {
+    // A store may show another change attribute for an unchanged directory once its stamp is old.
+    let times = |attr: &Attr| (attr.mtime, attr.ctime);
+    let looks = stream::iter(read).map(async |(place, before)| {
+        let after = place.found_again(before.id, || place.fs.getattr(before.id)).await;
+        match after.asked(|| format!("read {}", place.shown)) {
+            Ok(after) if times(before) == times(&after) => None,
+            Ok(_) => {
+                let asked = format!("read the directory {}", place.shown);
+                let failure = Failure::new(asked, "it changed while it was read");
+                Some(failure.advice("repeat the command when nothing is moved or created in it"))
+            }
+            Err(failure) => Some(failure),
+        }
+    });
+    let looks: Vec<Option<Failure>> = looks.buffer_unordered(LOOKS_AT_ONCE).collect().await;
+    looks.into_iter().flatten().collect()
 }
 
 /// Whether a file did not change between two looks at it.

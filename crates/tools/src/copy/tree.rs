@@ -462,6 +462,12 @@ impl Walk<'_> {
     async fn finish(&mut self) {
         self.make_links().await;
         let mut made = std::mem::take(&mut self.made);
+        if self.copier.options.moves {
+            let read = made.iter().map(|made| (&made.from, &made.attr));
+            for failure in source::changed_directories(read).await {
+                self.copier.fail(failure);
+            }
+        }
         // Of several sources that were copied into one directory, the first one counts.
         let mut copies = HashSet::new();
         made.retain(|made| copies.insert(made.now.id));

@@ -1,11 +1,17 @@
 //! Removal of what the source lacks.
+//!
+//! 1. All directories are listed before anything is removed. Another program may have moved a file in the source since
+//!    its new directory was copied, and before its old one was: what the source seems to lack may be the only copy
+//!    here. So nothing is removed if the source has a name that was not copied, or if a directory of it changes while
+//!    they are listed.
 
-use crate::copy::source::is_same;
+use crate::copy::source::{changed_directories, is_same};
 use crate::copy::{Copier, Mirror, below};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::remove::{Event, remove};
 use std::collections::{HashMap, HashSet};
+use std::time::SystemTime;
 use weir_vfs::{Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime};
 
 /// A directory of the source, and the one of its mirror.
@@ -21,6 +27,34 @@ struct Deletion<'a> {
     deletes_excluded: bool,
     /// The top of the source, which must not be removed.
     top: &'a Attr,
+    /// Directories of the source, as they were before they were listed.
+    read: Vec<(Place, Attr)>,
+    extraneous: Vec<Extraneous>,
+}
+
+/// What the source lacks in a directory of its mirror.
+struct Extraneous {
+    to: Place,
+    id: FileId,
+    /// The time of the directory in the source.
+    mtime: SystemTime,
+    files: Vec<File>,
+}
+
+/// A file of the mirror, and its path in it.
+struct File {
+    place: Place,
+    attr: Attr,
+    path: Vec<u8>,
+}
+
+/// What a directory of the source has, and its mirror does not.
+struct Others {
+    /// The files of the mirror that have names of the source which its listing does not show: the file system takes
+    /// other names for them (by folding case, say).
+    same: HashSet<FileId>,
+    /// Names that the mirror lacks.
+    missing: HashSet<Vec<u8>>,
 }
 
 /// What became of a file or tree.
@@ -34,7 +68,7 @@ struct Removed {
 /// Removes from the directory `to` what `from` does not have.
 ///
 /// # Errors
-/// A directory cannot be listed: nothing more is removed then.
+/// A directory cannot be listed, or the source has changed: nothing is removed then.
 pub(super) async fn extraneous(
     copier: &Copier,
     mirror: &Mirror,
@@ -43,14 +77,36 @@ pub(super) async fn extraneous(
     deletes_excluded: bool,
 ) -> Result<()> {
     let (top, there) = (from.existing("read")?.clone(), to.existing("read")?.clone());
-    let deletion = Deletion { copier, mirror, deletes_excluded, top: &top };
-    let first =
-        Pair { from: (from.clone(), top.clone()), to: (to.clone(), there), path: Vec::new() };
-    let mut ahead = vec![first];
+    let now = from.found_again(top.id, || from.fs.getattr(top.id)).await;
+    let now = now.asked(|| format!("read {}", from.shown))?;
+    let (read, extraneous) = (Vec::new(), Vec::new());
+    let mut deletion = Deletion { copier, mirror, deletes_excluded, top: &top, read, extraneous };
+    let mut ahead =
+        vec![Pair { from: (from.clone(), now), to: (to.clone(), there), path: Vec::new() }];
     while let Some(pair) = ahead.pop() {
-        deletion.directory(pair, &mut ahead).await?;
+        deletion.list(pair, &mut ahead).await?;
+    }
+    if deletion.extraneous.is_empty() {
+        return Ok(());
+    }
+    if !copier.options.dry_run {
+        let read = deletion.read.iter().map(|(place, attr)| (place, attr));
+        changed_directories(read).await.into_iter().for_each(|failure| copier.fail(failure));
+    }
+    if copier.failed() {
+        return Err(nothing_removed(to));
+    }
+    for extraneous in std::mem::take(&mut deletion.extraneous) {
+        deletion.remove_from(extraneous).await?;
     }
     Ok(())
+}
+
+/// The failure of a removal that was not begun.
+pub(super) fn nothing_removed(to: &Place) -> Failure {
+    let failed = "not everything could be read or written, so nothing was removed";
+    let failure = Failure::new(format!("remove files from {}", to.shown), failed);
+    failure.advice("repeat the command when that is repaired")
 }
 
 impl Deletion<'_> {
@@ -63,7 +119,8 @@ impl Deletion<'_> {
         self.mirror.filter.excludes(path, attr.kind == FileKind::Directory)
     }
 
-    async fn directory(&self, pair: Pair, ahead: &mut Vec<Pair>) -> Result<()> {
+    /// Lists a directory and its mirror: notes what the source lacks, and reports what the mirror lacks.
+    async fn list(&mut self, pair: Pair, ahead: &mut Vec<Pair>) -> Result<()> {
         let Pair { from: (from, attr), to: (to, there), path } = pair;
         let wanted = from.children(attr.id).await?;
         let wanted = wanted.into_iter().filter(|(place, attr)| {
@@ -74,8 +131,9 @@ impl Deletion<'_> {
             .map(|(place, attr)| (place.name.clone().unwrap_or_default(), (place, attr)))
             .collect();
         let found = to.children(there.id).await?;
-        let same = self.under_other_names(&wanted, &found, &to, &there).await?;
-        let mut is_changed = false;
+        let Others { same, missing } = self.others(&wanted, &found, &to, &there).await?;
+        missing.iter().filter_map(|name| wanted.get(name)).for_each(|(place, _)| self.lack(place));
+        let mut files = Vec::new();
         for (place, there) in found {
             let name = place.name.clone().unwrap_or_default();
             let path = below(&path, &name);
@@ -84,44 +142,70 @@ impl Deletion<'_> {
             }
             match wanted.remove(&name) {
                 Some((source, attr)) if attr.kind == FileKind::Directory => {
-                    if there.kind == FileKind::Directory {
-                        ahead.push(Pair { from: (source, attr), to: (place, there), path });
+                    match there.kind == FileKind::Directory {
+                        true => ahead.push(Pair { from: (source, attr), to: (place, there), path }),
+                        false => self.lack(&source),
                     }
                 }
                 // A directory in the way of a file.
                 Some(_) if there.kind != FileKind::Directory => {}
-                _ => is_changed |= self.remove(place, there, path).await?.is_changed,
+                _ => files.push(File { place, attr: there, path }),
             }
         }
+        if !files.is_empty() {
+            let (id, mtime) = (there.id, attr.mtime);
+            self.extraneous.push(Extraneous { to, id, mtime, files });
+        }
+        self.read.push((from, attr));
+        Ok(())
+    }
+
+    /// Reports a file of the source that the mirror lacks, unless it was not to be made.
+    fn lack(&self, source: &Place) {
+        if !self.copier.options.dry_run {
+            let asked = format!("copy {}", source.shown);
+            let failure = Failure::new(asked, "it was not there when its directory was copied");
+            self.copier.fail(failure.advice("repeat the command to copy it"));
+        }
+    }
+
+    /// Removes what the source lacks in a directory.
+    async fn remove_from(&self, extraneous: Extraneous) -> Result<()> {
+        let Extraneous { to, id, mtime, files } = extraneous;
+        // The store may have evicted the directory since it was listed.
+        let found = to.found_again(id, || to.fs.getattr(id)).await;
+        found.asked(|| format!("find {}", to.shown))?;
+        let mut is_changed = false;
+        for File { place, attr, path } in files {
+            is_changed |= self.remove(place, attr, path).await?.is_changed;
+        }
         if is_changed && !self.copier.options.dry_run && self.copier.options.preserve {
-            let mtime = Some(SetTime::To(attr.mtime));
-            let set = SetAttr { mtime, ..SetAttr::default() };
-            let set = to.fs.setattr(&Caller::Own, there.id, &set).await;
+            let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
+            let set = to.fs.setattr(&Caller::Own, id, &set).await;
             set.asked(|| format!("set the time of {}", to.shown))?;
         }
         Ok(())
     }
 
-    /// The files that have names of the source which the listing does not show: the file system takes
-    /// other names for them (by folding case, say).
-    async fn under_other_names(
+    /// Looks up the names of the source that the mirror's listing does not show.
+    async fn others(
         &self,
         wanted: &HashMap<Vec<u8>, (Place, Attr)>,
         found: &[(Place, Attr)],
         to: &Place,
         there: &Attr,
-    ) -> Result<HashSet<FileId>> {
+    ) -> Result<Others> {
         let listed: HashSet<&[u8]> =
             found.iter().filter_map(|(place, _)| place.name.as_deref()).collect();
-        let mut same = HashSet::new();
+        let mut others = Others { same: HashSet::new(), missing: HashSet::new() };
         for name in wanted.keys().filter(|name| !listed.contains(&name[..])) {
             match to.fs.lookup(&Caller::Own, there.id.entry(name)).await {
-                Ok(attr) => drop(same.insert(attr.id)),
-                Err(Error::NotFound) => {}
+                Ok(attr) => drop(others.same.insert(attr.id)),
+                Err(Error::NotFound) => drop(others.missing.insert(name.clone())),
                 Err(error) => return Err(error).asked(|| format!("find a file in {}", to.shown)),
             }
         }
-        Ok(same)
+        Ok(others)
     }
 
     /// Removes a file or tree, except for what is protected.

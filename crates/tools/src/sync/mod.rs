@@ -5,7 +5,8 @@
 //! ```
 //!
 //! 1. Nothing is removed unless everything before succeeded: a source that cannot be listed, or is not
-//!    there, removes nothing.
+//!    there, removes nothing. Nor does one that has a name which was not there when it was copied, or whose directories
+//!    change while they are compared: what seems to be gone may have been moved.
 //! 2. A removal follows no link, and stays in the destination.
 //! 3. Names that the filter leaves out are protected, with the directories above them.
 
@@ -28,9 +29,7 @@ pub async fn sync(copier: &Arc<Copier>, from: &Place, to: &Place, deletes_exclud
         return;
     }
     if copier.failed() {
-        let failed = "not everything could be read or written, so nothing was removed";
-        let failure = Failure::new(format!("remove files from {}", to.shown), failed);
-        return copier.fail(failure.advice("repeat the command when that is repaired"));
+        return copier.fail(delete::nothing_removed(to));
     }
     let deleted = tokio::select! {
         deleted = delete_from(copier, &mirror, from, to, deletes_excluded) => deleted,

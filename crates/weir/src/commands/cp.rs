@@ -4,7 +4,7 @@ use super::{cat, with_mounts};
 use crate::arguments::{JsonArgs, MountArgs, bytes, location, one_of};
 use crate::cli::too_few;
 use crate::ended::Ended;
-use crate::output::{print, print_json, say, umask};
+use crate::output::{Lines, print, print_json, say, umask};
 use bar::{Bar, in_a_line, progress_bar};
 use indicatif::ProgressBar;
 use plan::{Ends, Target, plan};
@@ -81,7 +81,7 @@ pub(crate) struct Args {
     /// Replace files that exist only if the source was changed later
     #[arg(short, long, overrides_with_all = ["no_clobber"])]
     update: bool,
-    /// Ask before a file is replaced
+    /// Ask before a file is replaced; standard input, which answers, cannot be copied then
     #[arg(short, long, overrides_with_all = ["no_clobber", "force"])]
     interactive: bool,
     /// Ask nothing, which is the default
@@ -197,6 +197,13 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             [source] => stream(source, &options)?,
             _ => None,
         };
+        if let Some(stream) = stream.as_ref().filter(|_| options.asks)
+            && is_standard_input(stream)
+        {
+            let asked = format!("ask before {} is replaced", ends.to);
+            let failure = Failure::new(asked, "standard input is what to copy, and cannot answer");
+            return Err(failure.advice("use -f to replace it, or -n to keep it"));
+        }
         if is_dash(ends.to) {
             if options.dry_run {
                 return Ok(Ended::Done);
@@ -219,7 +226,8 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         let talks = std::io::stderr().is_terminal() && !args.quiet && !args.json.wanted();
         let progress = if talks { progress_bar() } else { ProgressBar::hidden() };
         let tells = (args.verbose || args.dry_run) && !args.json.wanted();
-        let bar = Bar { bar: progress.clone(), tells };
+        let lines = Lines::default();
+        let bar = Bar { bar: progress.clone(), lines: tells.then(|| lines.clone()) };
         let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), bar));
         failures.into_iter().for_each(|failure| copier.failed_before(failure));
         // Before the copy makes files that an interrupt has to remove.
@@ -261,14 +269,14 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         for lost in copier.not_preserved() {
             say(format_args!("weir: the destination does not keep {lost}"));
         }
-        Ok(match (copier.is_interrupted(), copier.failed()) {
+        Ok(lines.end(match (copier.is_interrupted(), copier.failed()) {
             (true, _) => {
                 say_what_is_left(&copier);
                 Ended::Interrupted
             }
             (false, true) => Ended::Failed,
             (false, false) => Ended::Done,
-        })
+        }))
     })
 }
 
@@ -287,6 +295,7 @@ impl Args {
             dry_run: self.dry_run,
             bytes_per_second: self.bwlimit.filter(|&rate| rate > 0),
             preserve: self.preserve || self.archive,
+            moves: false,
             sparse: self.sparse.unwrap_or(Sparse::Always),
             reflink: self.reflink()?,
             flags: if self.uncached { IoFlags::UNCACHED } else { IoFlags::empty() },
@@ -328,6 +337,14 @@ fn stream(source: &Location, options: &Options) -> Result<Option<std::fs::File>>
         true => std::fs::File::open(path).asked(asked).map(Some),
         false => Ok(None),
     }
+}
+
+/// Whether a stream is what answers to questions are read from, by whatever name.
+fn is_standard_input(stream: &std::fs::File) -> bool {
+    let identity = |found: rustix::io::Result<rustix::fs::Stat>| {
+        found.map(|found| (found.st_dev, found.st_ino, found.st_rdev))
+    };
+    identity(rustix::fs::fstat(stream)) == identity(rustix::fs::fstat(std::io::stdin()))
 }
 
 /// A block device of this machine to write to.

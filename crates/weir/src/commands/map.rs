@@ -3,7 +3,7 @@
 use super::with_mounts;
 use crate::arguments::{JsonArgs, MountArgs, location};
 use crate::ended::Ended;
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, write_file};
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
     };
     let map = with_mounts(&args.mount, async |mounts| look(mounts, &args, cells).await)?;
     if let Some(path) = &args.svg {
-        fs::write(path, svg::draw(&map)).asked(|| format!("write {}", path.display()))?;
+        write_file(path, svg::draw(&map))?;
     }
     match (args.json.wanted(), &args.svg) {
         (true, _) => print_json(&map),

@@ -2,7 +2,7 @@
 
 use crate::arguments::{JsonArgs, MountArgs};
 use crate::ended::Ended;
-use crate::output::{complain, hex, print, print_json};
+use crate::output::{Lines, complain, hex, print_json};
 use serde::Serialize;
 use std::time::Duration;
 use tokio::signal::unix::SignalKind;
@@ -127,6 +127,7 @@ struct Changes {
 pub(crate) struct Report {
     json: bool,
     verbose: bool,
+    lines: Lines,
     /// The paths or URLs of the files that it changed.
     changed: Vec<Vec<u8>>,
     failures: Vec<String>,
@@ -135,7 +136,8 @@ pub(crate) struct Report {
 impl Report {
     /// A report of nothing so far.
     pub(crate) fn new(json: &JsonArgs, verbose: bool) -> Self {
-        Self { json: json.wanted(), verbose, changed: Vec::new(), failures: Vec::new() }
+        let (lines, changed, failures) = (Lines::default(), Vec::new(), Vec::new());
+        Self { json: json.wanted(), verbose, lines, changed, failures }
     }
 
     /// A file was changed: `file` is its exact path or URL, `said` the line that says so.
@@ -143,8 +145,7 @@ impl Report {
         if self.json {
             self.changed.push(file());
         } else if self.verbose {
-            // A closed pipe is no reason to stop half-way.
-            let _ = print(format!("{}\n", said()).as_bytes());
+            self.lines.print(said());
         }
     }
 
@@ -163,7 +164,7 @@ impl Report {
 
     /// Prints the JSON, if that is wanted.
     pub(crate) fn end(self) -> Result<Ended> {
-        let Self { json, changed, failures, .. } = self;
+        let Self { json, lines, changed, failures, .. } = self;
         let ended = if failures.is_empty() { Ended::Done } else { Ended::Failed };
         if json {
             let has_bytes = changed.iter().any(|file| std::str::from_utf8(file).is_err());
@@ -171,6 +172,6 @@ impl Report {
             let changed = changed.iter().map(|file| String::from_utf8_lossy(file).into()).collect();
             print_json(&Changes { changed, changed_hex, failures })?;
         }
-        Ok(ended)
+        Ok(lines.end(ended))
     }
 }

@@ -340,6 +340,7 @@ impl One<'_> {
         let options = Options {
             recursive: true,
             preserve: true,
+            moves: true,
             umask: umask(),
             overwrite: match self.args.no_clobber {
                 true => weir_tools::copy::Overwrite::Keep,
@@ -440,7 +441,7 @@ impl One<'_> {
                 report.failed(&failure);
             }
         };
-        match remove_known(place, attr, |attr| known.has(attr), report).await {
+        match remove_known(place, attr, |place, attr| known.has(place, attr), report).await {
             true => Ok(()),
             false => Err(Failure::new(self.asked(), "not all of the source was removed")),
         }

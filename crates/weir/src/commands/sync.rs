@@ -6,7 +6,7 @@ use super::cp::signals::{end_by_signals, say_what_is_left};
 use super::with_mounts;
 use crate::arguments::{JsonArgs, MountArgs, bytes, location};
 use crate::ended::Ended;
-use crate::output::{print_json, say, umask};
+use crate::output::{Lines, print_json, say, umask};
 use indicatif::ProgressBar;
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -123,7 +123,8 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         let talks = std::io::stderr().is_terminal() && !args.quiet && !args.json.wanted();
         let progress = if talks { progress_bar() } else { ProgressBar::hidden() };
         let tells = (args.verbose || args.dry_run) && !args.json.wanted();
-        let bar = Bar { bar: progress.clone(), tells };
+        let lines = Lines::default();
+        let bar = Bar { bar: progress.clone(), lines: tells.then(|| lines.clone()) };
         let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), bar));
         // Before the copy makes files that an interrupt has to remove.
         end_by_signals(&copier);
@@ -139,14 +140,14 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         for lost in copier.not_preserved() {
             say(format_args!("weir: the destination does not keep {lost}"));
         }
-        Ok(match (copier.is_interrupted(), copier.failed()) {
+        Ok(lines.end(match (copier.is_interrupted(), copier.failed()) {
             (true, _) => {
                 say_what_is_left(&copier);
                 Ended::Interrupted
             }
             (false, true) => Ended::Failed,
             (false, false) => Ended::Done,
-        })
+        }))
     })
 }
 

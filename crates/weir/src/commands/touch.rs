@@ -4,8 +4,9 @@ use super::{Report, with_mounts};
 use crate::arguments::{JsonArgs, MountArgs, location};
 use crate::dates::Date;
 use crate::ended::Ended;
-use crate::output::umask;
-use weir_tools::failure::{Asked, Result};
+use crate::output::{umask, utc};
+use std::time::{Duration, SystemTime};
+use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts};
 use weir_vfs::{Caller, CreateMode, Error, SetAttr, SetTime};
@@ -101,6 +102,34 @@ async fn touch(
         }
         (None, None) => return Err(Error::NotFound).asked(touch),
     };
-    place.fs.setattr(&Caller::Own, id, times).await.asked(touch)?;
+    let got = place.fs.setattr(&Caller::Own, id, times).await.asked(touch)?;
+    for (asked, got, coarsest) in
+        [(times.atime, got.atime, COARSEST_ACCESS), (times.mtime, got.mtime, COARSEST)]
+    {
+        if let Some(SetTime::To(asked)) = asked
+            && got.duration_since(asked).unwrap_or_else(|early| early.duration()) > coarsest
+        {
+            return Err(other_time(location, asked, got));
+        }
+    }
     Ok(true)
+}
+
+/// Coarsest time of a change that file systems keep: FAT counts two seconds.
+const COARSEST: Duration = Duration::from_secs(2);
+/// Coarsest time of an access: FAT keeps the day.
+const COARSEST_ACCESS: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The failure of a file that has got another time than was asked for.
+fn other_time(location: &Location, asked: SystemTime, got: SystemTime) -> Failure {
+    let (touch, asked, got) = (format!("touch {location}"), utc(asked), utc(got));
+    match location {
+        Location::Local(_) => {
+            Failure::new(touch, format!("its file system keeps {got} in place of {asked}"))
+        }
+        Location::Nfs(_) => {
+            Failure::new(touch, format!("the server keeps {got} in place of {asked}"))
+                .advice("times of NFSv3 range from 1970 to 2106; NFSv4 has all others")
+        }
+    }
 }

@@ -8,7 +8,7 @@ use crate::local::data::file::LocalFile;
 use crate::local::sys;
 use crate::local::sys::proc_path;
 use crate::local::tree::nodes::Seen;
-use crate::local::tree::{Pinned, c_name, seen, stat};
+use crate::local::tree::{Name, Pinned, c_name, seen, stat};
 use crate::rules::{DEFAULT_DIR_MODE, DEFAULT_FILE_MODE, check_name, check_owners};
 use async_trait::async_trait;
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -138,7 +138,7 @@ impl FileSystem for LocalFs {
             let mut entries: Vec<DirEntry> = Vec::new();
             let eof = {
                 let _as_caller = self.identity.assume(caller)?;
-                self.tree.each_name(&dir_fd, position, |found| {
+                let each = |found: Name<'_>| {
                     if entries.len() == max_entries {
                         return false;
                     }
@@ -149,7 +149,12 @@ impl FileSystem for LocalFs {
                         ino: found.ino,
                     });
                     true
-                })?
+                };
+                match caller {
+                    Caller::Own => self.tree.each_next_name((dir, &dir_fd), position, each)?,
+                    // Another client may list the directory, with other rights.
+                    _ => self.tree.each_name(&dir_fd, position, each)?,
+                }
             };
             if with_attr {
                 let mut met: Vec<Seen> = Vec::new();

@@ -9,6 +9,7 @@
 //!    the kernel's handle to learn its place, or searches for it ([`crate::local::tree::search`]).
 
 mod identity;
+mod listings;
 pub(super) mod nodelog;
 pub(super) mod nodes;
 pub(super) mod search;
@@ -18,15 +19,15 @@ use super::probe;
 use super::sys::{self, Generation, Shape};
 use crate::local::sys::proc_path;
 use crate::local::tree::identity::kernel_generation;
+use crate::local::tree::listings::{Listing, Listings};
 use crate::local::tree::nodes::{Link, Nodes, Seen};
 use crate::local::tree::search::Search;
 use hashlink::LruCache;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Statx, StatxAttributes};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -54,6 +55,7 @@ pub(super) struct Tree {
     pub(super) nodes: Nodes,
     dirs: Mutex<LruCache<FileId, Arc<OwnedFd>>>,
     not_found: Mutex<LruCache<FileId, Instant>>,
+    listings: Listings,
     /// One search at a time: searches are long, and clients cause them.
     pub(super) search: Mutex<Search>,
     pub(super) search_entries: usize,
@@ -119,6 +121,7 @@ impl Tree {
             nodes,
             dirs: Mutex::new(LruCache::new(dir_fds.max(1))),
             not_found: Mutex::new(LruCache::new(MAX_NOT_FOUND)),
+            listings: Listings::new(),
             search: Mutex::default(),
             search_entries,
             has_openat2: AtomicBool::new(true),
@@ -348,6 +351,7 @@ impl Tree {
                     dirs.remove_lru();
                 }
                 drop(dirs);
+                self.listings.close();
                 open()
             }
             result => result,
@@ -513,31 +517,38 @@ impl Tree {
         &self,
         dir: &OwnedFd,
         position: u64,
-        mut each: impl FnMut(Name<'_>) -> bool,
+        each: impl FnMut(Name<'_>) -> bool,
     ) -> Result<bool> {
+        self.listing(dir, position)?.each(each)
+    }
+
+    /// The same for the directory `id`, for one lister: continues the listing that has come to that position, and
+    /// keeps it open for the next call if the end was not reached.
+    pub(super) fn each_next_name(
+        &self,
+        (id, dir): (FileId, &OwnedFd),
+        position: u64,
+        each: impl FnMut(Name<'_>) -> bool,
+    ) -> Result<bool> {
+        let kept = if position == 0 { None } else { self.listings.take(id, position) };
+        let (number, mut listing) = match kept {
+            Some(kept) => kept,
+            None => (self.listings.number(), self.listing(dir, position)?),
+        };
+        let is_end = listing.each(each)?;
+        if !is_end {
+            self.listings.keep(id, number, listing);
+        }
+        Ok(is_end)
+    }
+
+    fn listing(&self, dir: &OwnedFd, position: u64) -> Result<Listing> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // Not as its own `.`: read permission for a directory does not imply search permission.
         let path = proc_path(dir.as_fd());
         let open = || rustix::fs::open(&*path, flags, Mode::empty());
-        let listing = self.with_fds(open).map_err(io::Error::from)?;
-        if position != 0 {
-            rustix::fs::seek(&listing, rustix::fs::SeekFrom::Start(position))
-                .map_err(io::Error::from)?;
-        }
-        let mut buffer = [const { MaybeUninit::uninit() }; DIR_BUFFER_BYTES];
-        let mut entries = RawDir::new(listing, &mut buffer);
-        while let Some(entry) = entries.next() {
-            let entry = entry.map_err(io::Error::from)?;
-            let name = entry.file_name();
-            if name == c"." || name == c".." {
-                continue;
-            }
-            let (ino, next) = (entry.ino(), entry.next_entry_cookie());
-            if !each(Name { name, ino, next, kind: entry.file_type() }) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let opened = self.with_fds(open).map_err(io::Error::from)?;
+        Ok(Listing::at(opened, position)?)
     }
 }
 

@@ -3,13 +3,13 @@
 use super::running::{Teller, with_interrupts};
 use crate::arguments::one_of;
 use crate::ended::Ended;
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, write_file};
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_bench::readplus::{self, ClientKind, FileSystemKind, Kind, Options, Rate};
 use weir_bench::{Wanted, version};
 use weir_client::Version;
-use weir_tools::failure::{Asked, Result};
+use weir_tools::failure::Result;
 use weir_tools::size::Size;
 
 /// The table of READ_PLUS: sparse files read with every version, uncached and cached at the server
@@ -108,7 +108,7 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
     with_interrupts(|| {
         let report = readplus::run(&options, Arc::new(Teller { is_quiet: args.json }))?;
         if let Some(path) = &args.html {
-            std::fs::write(path, report.page()).asked(|| format!("write {}", path.display()))?;
+            write_file(path, report.page())?;
         }
         if args.json { print_json(&report) } else { print(report.text().as_bytes()) }
     })

@@ -3,13 +3,12 @@
 use super::running::Teller;
 use crate::arguments::one_of;
 use crate::ended::Ended;
-use crate::output::{print, print_json};
-use std::fs;
+use crate::output::{print, print_json, write_file};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_bench::uncached::{self, Options, Part, Where};
-use weir_tools::failure::{Asked, Result};
+use weir_tools::failure::Result;
 use weir_tools::size::Size;
 
 /// Streams of several times the budget: cached, uncached, and by the kernel's methods
@@ -98,7 +97,7 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
     };
     let report = uncached::run(&options, Arc::new(Teller { is_quiet: args.json }))?;
     if let Some(path) = &args.svg {
-        fs::write(path, report.svg()).asked(|| format!("write {}", path.display()))?;
+        write_file(path, report.svg())?;
     }
     if args.json { print_json(&report) } else { print(report.text().as_bytes()) }
 }

@@ -1,6 +1,6 @@
 //! The progress of a copy on a terminal, and its summary in a line.
 
-use crate::output::{complain, confirm, print, say};
+use crate::output::{Lines, complain, confirm, say};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use weir_tools::copy::{Progress, Summary};
 use weir_tools::failure::Failure;
@@ -9,8 +9,8 @@ use weir_tools::text::size_text;
 /// The progress bar on a terminal; failures are printed above it.
 pub(crate) struct Bar {
     pub(crate) bar: ProgressBar,
-    /// Whether to print a line for each file.
-    pub(crate) tells: bool,
+    /// A line for each file, if that is wanted.
+    pub(crate) lines: Option<Lines>,
 }
 
 impl Progress for Bar {
@@ -23,15 +23,14 @@ impl Progress for Bar {
     }
 
     fn made(&self, from: &str, to: &str) {
-        if self.tells {
-            // A closed pipe is no reason to stop half-way.
-            self.bar.suspend(|| drop(print(format!("{from} -> {to}\n").as_bytes())));
+        if let Some(lines) = &self.lines {
+            self.bar.suspend(|| lines.print(format_args!("{from} -> {to}")));
         }
     }
 
     fn removed(&self, shown: &str) {
-        if self.tells {
-            self.bar.suspend(|| drop(print(format!("removed {shown}\n").as_bytes())));
+        if let Some(lines) = &self.lines {
+            self.bar.suspend(|| lines.print(format_args!("removed {shown}")));
         }
     }
 
