@@ -2,9 +2,9 @@
 
 use crate::{
     Access, Acl, AclName, Attr, Capabilities, CreateMode, Cred, EntryName, Error, Extent, FileId,
-    FileKind, FsStat, Lock, LockOwner, LockRange, NewFile, Permissions, ReadOp, ReaddirRequest,
-    RenameFlags, Result, SegmentKind, SetAttr, WholeFile, WholeRead, WholeRequest, WriteOp,
-    XattrMode, XattrName,
+    FileKind, FsStat, KeptAttributes, Lock, LockOwner, LockRange, NewFile, Permissions, ReadOp,
+    ReaddirRequest, RenameFlags, Result, SegmentKind, SetAttr, WholeFile, WholeRead, WholeRequest,
+    WriteOp, XattrMode, XattrName,
 };
 use async_trait::async_trait;
 use std::path::PathBuf;
@@ -353,6 +353,10 @@ pub trait OpenFile: Send + Sync + 'static {
 
     /// Attributes; works after the last name was removed, too.
     async fn getattr(&self) -> Result<Attr>;
+
+    /// Has the next [`getattr`](Self::getattr) ask the store rather than return attributes that were kept from
+    /// an earlier call. No effect on stores that keep none.
+    fn forget_attributes(&self, _which: KeptAttributes) {}
 
     /// Whether the file is marked as uncached ([`UNCACHED_XATTR`](crate::UNCACHED_XATTR)).
     fn is_marked_uncached(&self) -> bool {

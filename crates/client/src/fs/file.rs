@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;
 use weir_vfs::{
-    Access, Attr, Error, Extent, Lock, LockOwner, LockRange, OpenFile, ReadOp, Result, SegmentKind,
-    SetAttr, WriteOp,
+    Access, Attr, Error, Extent, KeptAttributes, Lock, LockOwner, LockRange, OpenFile, ReadOp,
+    Result, SegmentKind, SetAttr, WriteOp,
 };
 
 /// A regular file over NFS.
@@ -122,6 +122,13 @@ impl OpenFile for NfsFile {
                 opened.attributes.get_or_ask(&*opened.protocol, which, ask).await
             })
             .await
+    }
+
+    fn forget_attributes(&self, which: KeptAttributes) {
+        let Opened { protocol, open, attributes, id, .. } = &*self.opened;
+        if which == KeptAttributes::All || protocol.grant(&open.handle).is_none() {
+            attributes.forget(*id);
+        }
     }
 
     fn changes_by_others(&self) -> Option<u64> {

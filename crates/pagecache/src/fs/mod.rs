@@ -172,6 +172,7 @@ impl CachedFs {
     /// than this call: it was idle before, or another caller has entered it meanwhile.
     async fn mapping(&self, id: FileId, access: Access) -> Result<(Arc<Mapping>, bool)> {
         if let Some(found) = self.shared.reopen(id) {
+            found.0.forget_timed();
             return Ok(found);
         }
         let fs = &self.shared;

@@ -10,7 +10,8 @@
 //!    written back before the look, so that it tells changes by others from ours.
 //! 4. The store's file of an idle file is closed only after a look, later than our last change,
 //!    that a later look can be compared with: otherwise a change in between would go unnoticed.
-//! 5. Write access is given up only while no open file may write and nothing is dirty.
+//! 5. An open asks the store, and does not use attributes that the store has kept for some time.
+//! 6. Write access is given up only while no open file may write and nothing is dirty.
 
 use crate::mapping::attribute_overlay::Look;
 use crate::mapping::invalidate_lock::InvalidateLock;
@@ -22,7 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
-use weir_vfs::{Access, Attr, Caller, OpenFile, Result};
+use weir_vfs::{Access, Attr, Caller, KeptAttributes, OpenFile, Result};
 
 /// How often the holder of a new lock tries to look at the store with nothing of ours unwritten.
 const LOOKS: u32 = 8;
@@ -36,6 +37,11 @@ impl Mapping {
         }
         let attr = file.getattr().await?;
         Ok((attr, file.changes_by_others()))
+    }
+
+    /// Has the next look ask the store, unless a change would have been told.
+    pub(crate) fn forget_timed(&self) {
+        self.file().forget_attributes(KeptAttributes::Timed);
     }
 
     /// Attributes, dirty data included.
