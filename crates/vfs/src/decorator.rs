@@ -154,6 +154,7 @@ decorator! {
         fn forget_attributes(which: KeptAttributes);
         fn is_marked_uncached() -> bool;
         fn changes_by_others() -> Option<u64>;
+        fn change_is_exact(attr: &Attr) -> bool;
         fn submit_read(op: ReadOp);
         fn submit_write(op: WriteOp);
         fn program_lock(lock: Lock) -> Result<()>;

@@ -370,6 +370,12 @@ pub trait OpenFile: Send + Sync + 'static {
         None
     }
 
+    /// Whether the data is still the same when `attr`, the file's current attributes, has the change attribute
+    /// of before. Not if that is a time stamp: it is the same after two changes in one tick of the clock.
+    fn change_is_exact(&self, _attr: &Attr) -> bool {
+        true
+    }
+
     /// Starts a read. The layout is determined before or with the data, never after it. Returns at
     /// once (the operation may already be complete then).
     fn submit_read(&self, op: ReadOp);

@@ -1,6 +1,7 @@
 //! An open file as the page cache uses it.
 
 use crate::detail;
+use crate::files::change_spans::is_time_stamp;
 use crate::files::opened::Opened;
 use crate::fs::mount_state::Mount;
 use crate::io::read;
@@ -133,6 +134,12 @@ impl OpenFile for NfsFile {
 
     fn changes_by_others(&self) -> Option<u64> {
         self.opened.changes.by_others()
+    }
+
+    /// Under a delegation no change is hidden by the clock: there is none.
+    fn change_is_exact(&self, attr: &Attr) -> bool {
+        let OpenContext { handle, .. } = &self.opened.open;
+        !is_time_stamp(attr) || self.opened.protocol.grant(handle).is_some()
     }
 
     fn submit_read(&self, op: ReadOp) {

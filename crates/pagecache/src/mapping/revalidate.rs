@@ -7,7 +7,8 @@
 //!    publishes anything.
 //! 3. The holder of a new lock sees what others had written ([`Mapping::revalidate`]): after the grant,
 //!    a look at the store proves the clean pages to be current, or they are dropped. Data of ours is
-//!    written back before the look, so that it tells changes by others from ours.
+//!    written back before the look, so that it tells changes by others from ours. A change attribute that
+//!    is a time stamp proves nothing: the last holder may have written in the tick of the one before.
 //! 4. The store's file of an idle file is closed only after a look, later than our last change,
 //!    that a later look can be compared with: otherwise a change in between would go unnoticed.
 //! 5. An open asks the store, and does not use attributes that the store has kept for some time.
@@ -65,11 +66,13 @@ impl Mapping {
             }
             let look = self.state.lock().overlay.look();
             let stored = self.stored_attr().await;
+            let told = |(attr, _): &(Attr, _)| self.file().change_is_exact(attr);
+            let is_exact = stored.as_ref().is_ok_and(told);
             let mut state = self.state.lock();
             let current = stored.is_ok_and(|(attr, others)| {
                 self.compare(&mut state, &attr, Some((look, Some(&exclusive))), others)
             });
-            if !current || state.overlay.is_doubtful() {
+            if !current || !is_exact || state.overlay.is_doubtful() {
                 self.drop_unproven(&mut state, 0..u64::MAX);
                 state.overlay.doubts_dropped();
             }
