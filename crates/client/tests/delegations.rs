@@ -11,9 +11,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use weir_client::{MountOptions, NfsFs, NfsUrl};
+use weir_pagecache::{Cache, Config};
 use weir_stores::local::{LocalFs, LocalOptions};
 use weir_stores::testing::{new_file, write};
-use weir_vfs::{Access, Caller, FileSystem};
+use weir_vfs::{Access, Caller, FileSystem, IoFlags};
 
 /// The number of bytes that a mount sends during `work`.
 async fn sent<T>(nfs: &NfsFs, work: impl Future<Output = T>) -> (u64, T) {
@@ -115,6 +116,35 @@ async fn writes_of_a_local_program_at_the_server_are_seen() {
         }
         drop(writer);
         ours.unmount().await;
+    }
+}
+
+/// Nothing tells the server of it, which could recall the delegation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delegated_file_ends_where_a_local_program_truncated_it() {
+    let served = Served::start();
+    let store = Arc::clone(&served.store);
+    for version in ["4.1", "4.2"] {
+        let local = new_file(&store, store.root(), version).await;
+        write(&*local, 0, &[1; 12_288]).await.unwrap();
+        let ours = served.mount(&format!("vers={version}&actimeo=0")).await;
+        let entry = ours.root().entry(version.as_bytes());
+        let id = ours.lookup(&Caller::Own, entry).await.unwrap().id;
+        for _ in 0..3 {
+            assert_eq!(look(&ours, id).await, 12_288);
+        }
+        quiet(&ours).await;
+        assert_eq!(sent(&ours, look(&ours, id)).await, (0, 12_288), "NFSv{version}");
+        let cache = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap();
+        let fs = cache.mount(ours);
+        let file = fs.open(&Caller::Own, id, Access::READ).await.unwrap();
+        local.set_size(10).await.unwrap();
+        let mut bytes = [0; 4096];
+        let read = file.read_at_async(&mut bytes, 0, IoFlags::empty()).await;
+        assert_eq!((read, &bytes[..11]), (Ok(10), &[[1; 10].as_slice(), &[0]].concat()[..]));
+        assert_eq!(file.size(), 10, "NFSv{version}");
+        drop(file);
+        fs.unmount().await.unwrap();
     }
 }
 

@@ -2,17 +2,18 @@
 
 mod common;
 
-use common::between::{Between, Losing};
+use common::between::{Between, Losing, falsified};
 use common::{Served, opened};
 use futures_util::FutureExt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 use weir_client::{MountOptions, NfsFs, raw};
 use weir_nfs::v4::OpCode;
-use weir_nfs::{nlm, v4};
+use weir_nfs::{nlm, v3, v4};
+use weir_pagecache::{Cache, Config};
 use weir_stores::testing::{new_file, read, write};
 use weir_vfs::{
-    Access, Caller, CreateMode, FileId, FileSystem, Lock, LockOwner, LockRange, OpenFile,
+    Access, Caller, CreateMode, FileId, FileSystem, IoFlags, Lock, LockOwner, LockRange, OpenFile,
     RenameFlags, SetAttr,
 };
 
@@ -367,6 +368,46 @@ async fn a_granted_lock_shows_what_others_wrote_before() {
         assert_eq!(file.getattr().await.unwrap().size, 0, "{version}: as cached");
         file.lock(ME, lock(0, 10, true), false).await.unwrap();
         assert_eq!(file.getattr().await.unwrap().size, 7, "{version}");
+    }
+}
+
+/// As where the server's file system stamps in steps of a second, and counts no changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_granted_lock_shows_what_others_wrote_in_the_same_tick_of_the_servers_clock() {
+    let served = Served::start();
+    let direct = served.mount("vers=4.2").await;
+    // Attributes end with the nanoseconds of the change time.
+    let getattr = (v4::PROGRAM, v3::Procedure::Getattr as u32);
+    let addr = falsified(served.addr, getattr, 0, usize::MAX).await;
+    let url = format!("nfs://{addr}/?vers=3&mountport={}", addr.port());
+    let nfs = NfsFs::mount(&url.parse().unwrap(), &MountOptions::default()).await.unwrap();
+    let cache = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap();
+    let fs = cache.mount(nfs.clone());
+    let theirs: Arc<dyn FileSystem> = direct.clone();
+    let other = new_file(&theirs, direct.root(), "file").await;
+    let id = nfs.lookup(&Caller::Own, nfs.root().entry(b"file")).await.unwrap().id;
+    let access = Access::READ | Access::WRITE;
+    let file = fs.open(&Caller::Own, id, access).await.unwrap();
+    let locks = nfs.open(&Caller::Own, id, access).await.unwrap();
+    let second = async || {
+        let ctime = other.getattr().await.unwrap().ctime;
+        ctime.duration_since(UNIX_EPOCH).unwrap().as_secs()
+    };
+    loop {
+        let mut seconds = Vec::new();
+        for bytes in [b"old", b"new"] {
+            write(&*other, 0, bytes).await.unwrap();
+            seconds.push(second().await);
+            locks.lock(ME, lock(0, 10, true), false).await.unwrap();
+            fs.revalidate(id).await;
+            let mut seen = [0; 3];
+            assert_eq!(file.read_at_async(&mut seen, 0, IoFlags::empty()).await, Ok(3));
+            assert_eq!(&seen, bytes);
+            locks.unlock(ME, LockRange::ALL).await.unwrap();
+        }
+        if seconds[0] == seconds[1] {
+            break;
+        }
     }
 }
 

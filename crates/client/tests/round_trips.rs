@@ -4,12 +4,14 @@ mod common;
 
 use common::Served;
 use common::between::Between;
+use std::sync::Arc;
 use weir_client::{MountOptions, NfsFs, commit};
 use weir_nfs::v4::OpCode;
-use weir_pagecache::{Cache, Config};
+use weir_pagecache::{Cache, CachedFs, Config, File};
+use weir_stores::testing::{new_file, write};
 use weir_vfs::{
-    Access, Caller, CreateMode, Error, FileKind, FileSystem, ReaddirRequest, RenameFlags, SetAttr,
-    Unnamed,
+    Access, Caller, CreateMode, Error, FileKind, FileSystem, IoFlags, ReaddirRequest, RenameFlags,
+    SetAttr, Unnamed,
 };
 
 const ME: &Caller = &Caller::Own;
@@ -195,4 +197,70 @@ async fn what_others_have_written_is_committed_on_request() {
         drop((file, read));
         nfs.unmount().await;
     }
+}
+
+/// Close-to-open, with any `actimeo`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_of_a_cached_file_asks_the_server_once() {
+    let served = Served::start();
+    let theirs: Arc<dyn FileSystem> = served.mount("vers=4.2").await;
+    let between = Between::to(served.addr).await;
+    for version in ["3", "4.0", "4.1", "4.2"] {
+        // It stays open for writing, so it is not delegated.
+        let far = new_file(&theirs, theirs.root(), version).await;
+        write(&*far, 0, b"1").await.unwrap();
+        let fs = cached(&between, version).await;
+        let id = fs.lookup(ME, fs.root().entry(version.as_bytes())).await.unwrap().id;
+        let read = async |file: &File| {
+            let mut bytes = [0; 8];
+            let len = file.read_at_async(&mut bytes, 0, IoFlags::empty()).await.unwrap();
+            bytes[..len].to_vec()
+        };
+        let first = fs.open(ME, id, Access::READ).await.unwrap();
+        assert_eq!(read(&first).await, b"1", "NFSv{version}");
+        write(&*far, 0, b"22").await.unwrap();
+        // Its attributes are those at the open, as a mount asks for them.
+        let second = fs.open(ME, id, Access::READ).await.unwrap();
+        assert_eq!(second.getattr().await.unwrap().size, 2, "NFSv{version}: open already");
+        assert_eq!(read(&second).await, b"22", "NFSv{version}");
+        drop((first, second));
+        write(&*far, 0, b"333").await.unwrap();
+        between.take_compounds();
+        let third = fs.open(ME, id, Access::READ).await.unwrap();
+        assert_eq!(third.getattr().await.unwrap().size, 3, "NFSv{version}: closed before");
+        let asked = usize::from(version != "3");
+        assert_eq!(between.take_compounds(), asked, "NFSv{version}");
+        assert_eq!(read(&third).await, b"333", "NFSv{version}");
+        write(&*far, 0, b"4444").await.unwrap();
+        assert_eq!(third.getattr().await.unwrap().size, 3, "NFSv{version}: as known");
+        drop(third);
+        fs.unmount().await.unwrap();
+    }
+}
+
+/// The size that a mount has kept is none to set.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn zeros_past_the_known_end_of_a_file_cut_off_nothing() {
+    let served = Served::start();
+    let theirs: Arc<dyn FileSystem> = served.mount("vers=4.2").await;
+    let between = Between::to(served.addr).await;
+    let far = new_file(&theirs, theirs.root(), "file").await;
+    write(&*far, 0, &[1; 10]).await.unwrap();
+    let fs = cached(&between, "4.2").await;
+    let id = fs.lookup(ME, fs.root().entry(b"file")).await.unwrap().id;
+    let file = fs.open(ME, id, Access::READ | Access::WRITE).await.unwrap();
+    assert_eq!(file.getattr().await.unwrap().size, 10);
+    write(&*far, 10, &[2; 90]).await.unwrap();
+    file.zero_range_async(10, 10, false).await.unwrap();
+    assert_eq!(far.getattr().await.unwrap().size, 100);
+    drop(file);
+    fs.unmount().await.unwrap();
+}
+
+/// A mount that keeps attributes for an hour, through a cache.
+async fn cached(between: &Between, version: &str) -> CachedFs {
+    let options = format!("vers={version}&mountport={}&actimeo=3600", between.addr.port());
+    let url = format!("nfs://{}/?{options}", between.addr).parse().unwrap();
+    let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+    Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap().mount(nfs)
 }

@@ -66,6 +66,15 @@ pub struct Attr {
     pub change: u64,
 }
 
+/// Attributes that a store keeps, and returns without looking at the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptAttributes {
+    /// Those that it keeps for some time, in which the file may change.
+    Timed,
+    /// Those too that it keeps because it would be told of a change (a delegation).
+    All,
+}
+
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {

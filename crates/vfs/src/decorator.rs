@@ -6,9 +6,9 @@
 
 use crate::{
     Access, Acl, AclName, Attr, Caller, Capabilities, CreateMode, Created, DirPage, EntryName,
-    Extent, FileId, FileSystem, FsStat, Lock, LockOwner, LockRange, NewFile, OpenFile, Permissions,
-    ReadOp, ReaddirRequest, RenameFlags, Result, SetAttr, SpecialFile, Unnamed, WholeFile,
-    WholeRead, WholeRequest, WriteOp, XattrMode, XattrName,
+    Extent, FileId, FileSystem, FsStat, KeptAttributes, Lock, LockOwner, LockRange, NewFile,
+    OpenFile, Permissions, ReadOp, ReaddirRequest, RenameFlags, Result, SetAttr, SpecialFile,
+    Unnamed, WholeFile, WholeRead, WholeRequest, WriteOp, XattrMode, XattrName,
 };
 use async_trait::async_trait;
 use std::path::PathBuf;
@@ -151,8 +151,10 @@ decorator! {
     enum OpenFileMethod;
     plain {
         fn access() -> Access;
+        fn forget_attributes(which: KeptAttributes);
         fn is_marked_uncached() -> bool;
         fn changes_by_others() -> Option<u64>;
+        fn change_is_exact(attr: &Attr) -> bool;
         fn submit_read(op: ReadOp);
         fn submit_write(op: WriteOp);
         fn program_lock(lock: Lock) -> Result<()>;

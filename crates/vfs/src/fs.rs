@@ -2,9 +2,9 @@
 
 use crate::{
     Access, Acl, AclName, Attr, Capabilities, CreateMode, Cred, EntryName, Error, Extent, FileId,
-    FileKind, FsStat, Lock, LockOwner, LockRange, NewFile, Permissions, ReadOp, ReaddirRequest,
-    RenameFlags, Result, SegmentKind, SetAttr, WholeFile, WholeRead, WholeRequest, WriteOp,
-    XattrMode, XattrName,
+    FileKind, FsStat, KeptAttributes, Lock, LockOwner, LockRange, NewFile, Permissions, ReadOp,
+    ReaddirRequest, RenameFlags, Result, SegmentKind, SetAttr, WholeFile, WholeRead, WholeRequest,
+    WriteOp, XattrMode, XattrName,
 };
 use async_trait::async_trait;
 use std::path::PathBuf;
@@ -354,6 +354,10 @@ pub trait OpenFile: Send + Sync + 'static {
     /// Attributes; works after the last name was removed, too.
     async fn getattr(&self) -> Result<Attr>;
 
+    /// Has the next [`getattr`](Self::getattr) ask the store rather than return attributes that were kept from
+    /// an earlier call. No effect on stores that keep none.
+    fn forget_attributes(&self, _which: KeptAttributes) {}
+
     /// Whether the file is marked as uncached ([`UNCACHED_XATTR`](crate::UNCACHED_XATTR)).
     fn is_marked_uncached(&self) -> bool {
         false
@@ -364,6 +368,12 @@ pub trait OpenFile: Send + Sync + 'static {
     /// [`getattr`](Self::getattr). `None`: only the change attribute reveals changes.
     fn changes_by_others(&self) -> Option<u64> {
         None
+    }
+
+    /// Whether the data is still the same when `attr`, the file's current attributes, has the change attribute
+    /// of before. Not if that is a time stamp: it is the same after two changes in one tick of the clock.
+    fn change_is_exact(&self, _attr: &Attr) -> bool {
+        true
     }
 
     /// Starts a read. The layout is determined before or with the data, never after it. Returns at

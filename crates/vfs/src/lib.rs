@@ -29,7 +29,9 @@ mod segment;
 mod whole;
 
 pub use acl::{Acl, AclKind, AclRights, AclWho, acl_xattr, tag_of, who_of};
-pub use attr::{Attr, Cred, FileId, FileKind, FsStat, SetAttr, SetTime, check_owners};
+pub use attr::{
+    Attr, Cred, FileId, FileKind, FsStat, KeptAttributes, SetAttr, SetTime, check_owners,
+};
 pub use decorator::{FileSystemDecorator, FileSystemMethod, OpenFileDecorator, OpenFileMethod};
 pub use error::{Error, Result};
 pub use flags::{Access, Advice, Capabilities, IoFlags, Permissions};

@@ -1,6 +1,7 @@
 //! An open file as the page cache uses it.
 
 use crate::detail;
+use crate::files::change_spans::is_time_stamp;
 use crate::files::opened::Opened;
 use crate::fs::mount_state::Mount;
 use crate::io::read;
@@ -11,8 +12,8 @@ use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;
 use weir_vfs::{
-    Access, Attr, Error, Extent, Lock, LockOwner, LockRange, OpenFile, ReadOp, Result, SegmentKind,
-    SetAttr, WriteOp,
+    Access, Attr, Error, Extent, KeptAttributes, Lock, LockOwner, LockRange, OpenFile, ReadOp,
+    Result, SegmentKind, SetAttr, WriteOp,
 };
 
 /// A regular file over NFS.
@@ -124,8 +125,21 @@ impl OpenFile for NfsFile {
             .await
     }
 
+    fn forget_attributes(&self, which: KeptAttributes) {
+        let Opened { protocol, open, attributes, id, .. } = &*self.opened;
+        if which == KeptAttributes::All || protocol.grant(&open.handle).is_none() {
+            attributes.forget(*id);
+        }
+    }
+
     fn changes_by_others(&self) -> Option<u64> {
         self.opened.changes.by_others()
+    }
+
+    /// Under a delegation no change is hidden by the clock: there is none.
+    fn change_is_exact(&self, attr: &Attr) -> bool {
+        let OpenContext { handle, .. } = &self.opened.open;
+        !is_time_stamp(attr) || self.opened.protocol.grant(handle).is_some()
     }
 
     fn submit_read(&self, op: ReadOp) {

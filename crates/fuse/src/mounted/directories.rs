@@ -2,7 +2,9 @@
 //!
 //! 1. An entry's position is the store's cookie. Positions 1 and 2 are those after `.` and `..`,
 //!    which no store has.
-//! 2. Entries that were read and did not fit stay for the next READDIR, as far as it goes on there.
+//! 2. Names that were read and did not fit stay for the next READDIR, as far as it goes on there.
+//! 3. READDIRPLUS sends only what was read after it began: the kernel takes its attributes and nodes for newer than
+//!    all that it learned before. So what does not fit is read again, and little more is read than fits.
 
 use crate::mounted::file_system::{Answer, Answered, Mounted};
 use crate::mounted::handles::{Ahead, Directory};
@@ -50,7 +52,7 @@ impl Mounted {
         if at == DOT && page.add_dot(b"..", self.fs.parent(id).await?.id.ino, DOT_DOT) {
             at = DOT_DOT;
         }
-        while at >= DOT_DOT && !page.is_full {
+        while at >= DOT_DOT && page.takes_more() {
             let mut ahead = match self.ahead(from, &directory, id, at, &page).await {
                 // The kernel gets what there is, whose uses of nodes are counted; the next READDIR gets the error.
                 Err(_) if !page.bytes.is_empty() => break,
@@ -66,7 +68,9 @@ impl Mounted {
                 ahead.at = at;
             }
             let is_empty = ahead.entries.is_empty();
-            *directory.ahead.lock() = ahead;
+            if is_empty || !plus {
+                *directory.ahead.lock() = ahead;
+            }
             if is_empty && ended {
                 break;
             }
@@ -92,7 +96,8 @@ impl Mounted {
         if has && (!kept.entries.is_empty() || kept.eof && at != DOT_DOT) {
             return Ok(kept);
         }
-        let max_entries = (page.room() / page.least_bytes()).clamp(16, 1024);
+        let least_entries = if page.plus { 1 } else { 16 };
+        let max_entries = (page.room() / page.least_bytes()).clamp(least_entries, 1024);
         let request = ReaddirRequest { dir, cookie, max_entries, with_attr: page.plus };
         let read = self.fs.readdir(&self.caller(from), request).await?;
         // Without entries and without an end, a store would be asked for ever.
@@ -118,6 +123,13 @@ impl<'a> Page<'a> {
 
     fn room(&self) -> usize {
         self.size.saturating_sub(self.bytes.len())
+    }
+
+    /// Whether to read entries for it. A store may have returned fewer than it was asked for: a few that would fit
+    /// as well are not worth another call, unless the rest stays for the next READDIR.
+    fn takes_more(&self) -> bool {
+        let worth = self.least_bytes().max(self.size / 4);
+        !self.is_full && (!self.plus || self.bytes.is_empty() || self.room() >= worth)
     }
 
     /// Bytes of an entry with a short name.

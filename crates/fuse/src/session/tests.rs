@@ -1,5 +1,6 @@
 //! A session whose kernel is this test: a socket in place of the device.
 
+mod listings;
 mod locks;
 mod losses;
 mod room;
@@ -236,71 +237,6 @@ fn a_node_lives_until_the_kernel_has_forgotten_all_uses() {
     forget(&mut kernel, u64::MAX);
     kernel.ask(opcode::FORGET, abi::ROOT, &[abi::ForgetIn { nlookup: u64::MAX }.as_bytes()]);
     assert_eq!(kernel.call(opcode::GETATTR, abi::ROOT, &[get.as_bytes()]).0, 0);
-}
-
-#[test]
-fn listings_of_any_reply_size_have_every_name_once() {
-    let mut kernel = Kernel::start();
-    let mut made: Vec<Vec<u8>> = (0..300).map(|n| format!("name-{n:03}").into_bytes()).collect();
-    made.push(vec![b'x'; 255]);
-    for name in &made {
-        kernel.create(name);
-    }
-    made.extend([b".".to_vec(), b"..".to_vec()]);
-    made.sort();
-    for plus in [false, true] {
-        let opcode = if plus { opcode::READDIRPLUS } else { opcode::READDIR };
-        let head = if plus { size_of::<abi::EntryOut>() } else { 0 };
-        for size in [448, 4096, 1 << 20] {
-            let open = abi::OpenIn::default();
-            let fh = kernel.ok::<abi::OpenOut>(opcode::OPENDIR, abi::ROOT, &[open.as_bytes()]).fh;
-            let (mut names, mut offset) = (Vec::new(), 0);
-            loop {
-                let args = abi::ReadIn { fh, offset, size, ..Default::default() };
-                let (error, page) = kernel.call(opcode, abi::ROOT, &[args.as_bytes()]);
-                assert_eq!(error, 0);
-                assert!(page.len() <= size as usize);
-                if page.is_empty() {
-                    break;
-                }
-                let mut rest = &page[..];
-                while !rest.is_empty() {
-                    let (entry, after) = abi::Dirent::read_from_prefix(&rest[head..]).unwrap();
-                    let name = &after[..entry.namelen as usize];
-                    names.push(name.to_vec());
-                    offset = entry.off;
-                    let whole = head + size_of::<abi::Dirent>() + name.len();
-                    rest = &rest[whole.next_multiple_of(8)..];
-                }
-            }
-            names.sort();
-            assert_eq!(names, made, "replies of {size} bytes");
-        }
-    }
-}
-
-#[test]
-fn a_listing_that_fails_midway_gives_what_was_read() {
-    let store = Fault::over(MemoryFs::new(), 1);
-    let mut kernel = Kernel::start_over(store.clone());
-    for number in 0..40 {
-        kernel.create(format!("name-{number:03}").as_bytes());
-    }
-    let open = abi::OpenIn::default();
-    let fh = kernel.ok::<abi::OpenOut>(opcode::OPENDIR, abi::ROOT, &[open.as_bytes()]).fh;
-    // A reply of this size takes two requests to the store.
-    let args = abi::ReadIn { fh, size: 4096, ..Default::default() };
-    store.add(Rule { call: Call::Readdir, when: When::Nth(1), what: What::Fail(Error::Io) });
-    let (error, page) = kernel.call(opcode::READDIRPLUS, abi::ROOT, &[args.as_bytes()]);
-    assert_eq!((error, store.injected()), (0, 1));
-    // Of all of them, the kernel has got the uses of the nodes.
-    const ENTRY: usize = size_of::<abi::EntryOut>() + size_of::<abi::Dirent>() + 8;
-    assert!(page.len() > 16 * ENTRY && page.len().is_multiple_of(ENTRY), "{}", page.len());
-    let last = &page[page.len() - ENTRY + size_of::<abi::EntryOut>()..];
-    let offset = abi::Dirent::read_from_prefix(last).unwrap().0.off;
-    let args = abi::ReadIn { offset, ..args };
-    let (error, rest) = kernel.call(opcode::READDIRPLUS, abi::ROOT, &[args.as_bytes()]);
-    assert_eq!((error, (page.len() + rest.len()) / ENTRY), (0, 42));
 }
 
 #[test]

@@ -47,6 +47,7 @@ impl CachedFs {
         access: Access,
     ) -> Result<(Arc<Mapping>, bool)> {
         if let Some(found) = self.shared.reopen(id) {
+            found.0.forget_timed();
             return Ok(found);
         }
         let fs = &self.shared;

@@ -1,7 +1,8 @@
 //! Detects in a fill that another program has truncated the file in the store.
 //!
 //! 1. If a read of the store meets the end of file before the file's known end, the rest is no
-//!    hole: no program wrote those zeros. The fill asks the store for the file's size.
+//!    hole: no program wrote those zeros. The fill asks the store for the file's size, which may differ
+//!    from what the store has kept, even if it has been promised to hear of changes.
 //! 2. If the file is shorter now, the mapping shrinks, and readers see the new end. Dirty pages
 //!    stay, and extend the file again when they are written. All else that is known of the file,
 //!    its holes too, is of the old one.
@@ -15,7 +16,7 @@ use crate::stats::Count;
 use std::sync::Arc;
 use std::time::SystemTime;
 use weir_base::sync::atomic::Ordering;
-use weir_vfs::{Attr, Error, Layout, Result};
+use weir_vfs::{Attr, Error, KeptAttributes, Layout, Result};
 
 /// How often to ask the store for bytes that it does not return.
 const ASKED_AT_MOST: u32 = 4;
@@ -82,6 +83,7 @@ impl Mapping {
         let mut looks = 0;
         loop {
             let seen = self.state.lock().overlay.generation();
+            self.file().forget_attributes(KeptAttributes::All);
             let (attr, _) = self.stored_attr().await?;
             looks += 1;
             if looks == LOOKS || self.state.lock().overlay.generation() == seen {

@@ -7,10 +7,12 @@
 //!    publishes anything.
 //! 3. The holder of a new lock sees what others had written ([`Mapping::revalidate`]): after the grant,
 //!    a look at the store proves the clean pages to be current, or they are dropped. Data of ours is
-//!    written back before the look, so that it tells changes by others from ours.
+//!    written back before the look, so that it tells changes by others from ours. A change attribute that
+//!    is a time stamp proves nothing: the last holder may have written in the tick of the one before.
 //! 4. The store's file of an idle file is closed only after a look, later than our last change,
 //!    that a later look can be compared with: otherwise a change in between would go unnoticed.
-//! 5. Write access is given up only while no open file may write and nothing is dirty.
+//! 5. An open asks the store, and does not use attributes that the store has kept for some time.
+//! 6. Write access is given up only while no open file may write and nothing is dirty.
 
 use crate::mapping::attribute_overlay::Look;
 use crate::mapping::invalidate_lock::InvalidateLock;
@@ -22,7 +24,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use weir_base::PAGE_SIZE;
 use weir_base::sync::atomic::Ordering;
-use weir_vfs::{Access, Attr, Caller, OpenFile, Result};
+use weir_vfs::{Access, Attr, Caller, KeptAttributes, OpenFile, Result};
 
 /// How often the holder of a new lock tries to look at the store with nothing of ours unwritten.
 const LOOKS: u32 = 8;
@@ -36,6 +38,11 @@ impl Mapping {
         }
         let attr = file.getattr().await?;
         Ok((attr, file.changes_by_others()))
+    }
+
+    /// Has the next look ask the store, unless a change would have been told.
+    pub(crate) fn forget_timed(&self) {
+        self.file().forget_attributes(KeptAttributes::Timed);
     }
 
     /// Attributes, dirty data included.
@@ -59,11 +66,13 @@ impl Mapping {
             }
             let look = self.state.lock().overlay.look();
             let stored = self.stored_attr().await;
+            let told = |(attr, _): &(Attr, _)| self.file().change_is_exact(attr);
+            let is_exact = stored.as_ref().is_ok_and(told);
             let mut state = self.state.lock();
             let current = stored.is_ok_and(|(attr, others)| {
                 self.compare(&mut state, &attr, Some((look, Some(&exclusive))), others)
             });
-            if !current || state.overlay.is_doubtful() {
+            if !current || !is_exact || state.overlay.is_doubtful() {
                 self.drop_unproven(&mut state, 0..u64::MAX);
                 state.overlay.doubts_dropped();
             }

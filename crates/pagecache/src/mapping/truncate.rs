@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tracing::debug;
 use weir_base::PAGE_SIZE;
-use weir_vfs::{Error, Extent, OpenFile, Result, SegmentKind};
+use weir_vfs::{Error, Extent, KeptAttributes, OpenFile, Result, SegmentKind};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -462,13 +462,16 @@ impl Mapping {
     }
 }
 
-/// Makes a store's file at least `size` long; another program may have appended to it.
+/// Makes a store's file at least `size` long; another program may have appended to it, after the store has kept
+/// attributes of it.
 async fn grow(file: &dyn OpenFile, size: u64) -> Result<()> {
+    file.forget_attributes(KeptAttributes::All);
     if file.getattr().await?.size < size { file.set_size(size).await } else { Ok(()) }
 }
 
 /// Undoes an extension of a store's file from `size` to `end`, if its size is still `end`.
 async fn ungrow(file: &dyn OpenFile, size: u64, end: u64) {
+    file.forget_attributes(KeptAttributes::All);
     let grown = end > size && file.getattr().await.is_ok_and(|attr| attr.size == end);
     if grown && let Err(error) = file.set_size(size).await {
         debug!("a file that grew for a change that failed stays as long: {error}");
