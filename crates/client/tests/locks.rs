@@ -203,6 +203,29 @@ async fn a_lock_request_that_timed_out_leaves_no_lock() {
     futures_util::future::join_all(VERSIONS.map(times_out)).await;
 }
 
+/// Version 4.0 numbers the requests of all lock owners together until each has a lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_request_that_timed_out_does_not_grant_another_one() {
+    let served = Served::start();
+    let (losing, nfs, file, other) = behind_losing(&served, "4.0").await;
+    let (program, what) = lock_calls("4.0");
+    losing.lose(program, what);
+    let closed = losing.closed().await;
+    let outcome = soon(file.lock(ME, lock(0, 10, true), false)).await;
+    assert_eq!(outcome, Err(weir_vfs::Error::TimedOut));
+    // In its turn after the attempt to undo that, which times out as well.
+    soon(file.unlock(ME, range(200, 201))).await.unwrap();
+    drop(closed);
+    soon(file.lock(LockOwner(2), lock(100, 110, true), false)).await.unwrap();
+    assert_eq!(in_the_way(&other, range(100, 110)).await, Some(true));
+    // What the first request was granted is not held, and can be released.
+    soon(file.unlock(ME, LockRange::ALL)).await.unwrap();
+    assert_eq!(in_the_way(&other, range(0, 10)).await, None);
+    assert_eq!(in_the_way(&other, range(100, 110)).await, Some(true));
+    drop(file);
+    nfs.unmount().await;
+}
+
 /// The program takes its lock for exclusive, and another client has a shared one by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exclusive_lock_that_is_not_restored_after_a_downgrade_timed_out_is_lost() {

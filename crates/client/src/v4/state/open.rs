@@ -448,6 +448,7 @@ impl V4 {
                 let mut known = state.known.lock();
                 // The restarted server numbers the requests of new owners from 0.
                 (known.owner, known.seqid) = (self.opens.new_owner(), 0);
+                known.unanswered = None;
                 known.locks.forget_states();
                 known.count > 0
             };
@@ -527,7 +528,7 @@ fn confirmed_stateid(results: &[OpRes]) -> Option<StateId> {
     }
 }
 
-fn answer_handle(results: &[OpRes]) -> Option<Handle> {
+pub(in crate::v4) fn answer_handle(results: &[OpRes]) -> Option<Handle> {
     results.iter().find_map(|result| match result {
         OpRes::Getfh(Ok(handle)) => Some(Handle(handle.0.clone())),
         _ => None,

@@ -1,6 +1,7 @@
 //! The known state of the files that are open at the server.
 
 use crate::protocol::{Handle, OpenContext};
+use crate::v4::state::change::Unanswered;
 use crate::v4::state::lock_state::Locks;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub(in crate::v4) struct OpenRecord {
     /// The open owner, and the number of its next request (minor version 0).
     pub(in crate::v4) owner: u64,
     pub(in crate::v4) seqid: u32,
+    /// The last request that the open owner numbered, unless that was answered (minor version 0).
+    pub(in crate::v4) unanswered: Option<Arc<Unanswered>>,
     pub(in crate::v4) locks: Locks,
 }
 
@@ -110,6 +113,7 @@ impl Opens {
             stateid: StateId::ANONYMOUS,
             owner: self.new_owner(),
             seqid: 0,
+            unanswered: None,
             locks: Locks::default(),
         };
         OpenState {
