@@ -226,6 +226,54 @@ async fn a_lock_request_that_timed_out_does_not_grant_another_one() {
     nfs.unmount().await;
 }
 
+/// The server is down for longer than the mount waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_close_that_timed_out_leaves_no_lock_and_no_open() {
+    let times_out = |version| async move {
+        let served = Served::start();
+        let (losing, nfs, file, other) = behind_losing(&served, version).await;
+        let set = SetAttr::default();
+        let new = nfs.root().entry(b"probe").with(&set);
+        nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        let probe = opened(&nfs, b"probe").await;
+        file.lock(ME, lock(0, 10, true), false).await.unwrap();
+        let opens = served.used("opens");
+        let (program, what) = match version {
+            "3" => (nlm::PROGRAM, nlm::Procedure::Test as u32),
+            _ => (v4::PROGRAM, OpCode::Lockt as u32),
+        };
+        losing.lose(program, what);
+        let closed = losing.closed().await;
+        let asking = Arc::clone(&probe);
+        tokio::spawn(async move { asking.test_lock(ME, lock(0, 1, true)).await });
+        soon(lost(&losing)).await;
+        drop(file);
+        // Each of these times out after a request of the close.
+        for _ in 0..2 {
+            let asked = soon(probe.test_lock(ME, lock(0, 1, true))).await;
+            assert_eq!(asked, Err(weir_vfs::Error::TimedOut), "{version}");
+        }
+        assert_eq!(in_the_way(&other, range(0, 10)).await, Some(true), "{version}");
+        drop(closed);
+        soon(becomes(&other, range(0, 10), None)).await;
+        // The file can be opened while it may still have to be closed.
+        let again = soon(opened(&nfs, version.as_bytes())).await;
+        soon(write(&*again, 0, b"again")).await.unwrap();
+        drop(again);
+        if version != "3" {
+            soon(async {
+                while served.used("opens") != opens - 1 {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            })
+            .await;
+        }
+        drop(probe);
+        nfs.unmount().await;
+    };
+    futures_util::future::join_all(VERSIONS.map(times_out)).await;
+}
+
 /// The program takes its lock for exclusive, and another client has a shared one by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exclusive_lock_that_is_not_restored_after_a_downgrade_timed_out_is_lost() {

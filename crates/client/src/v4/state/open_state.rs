@@ -40,6 +40,8 @@ pub(in crate::v4) struct OpenRecord {
     pub(in crate::v4) checked: Access,
     /// It was closed; a task that still has this entry has to look the file up again.
     pub(in crate::v4) closed: bool,
+    /// The task that closes it, if that is to be done later, and it has no users meanwhile.
+    pub(in crate::v4) closing: Option<Arc<()>>,
     pub(in crate::v4) stateid: StateId,
     /// The open owner, and the number of its next request (minor version 0).
     pub(in crate::v4) owner: u64,
@@ -110,6 +112,7 @@ impl Opens {
             cred: None,
             checked: Access::empty(),
             closed: false,
+            closing: None,
             stateid: StateId::ANONYMOUS,
             owner: self.new_owner(),
             seqid: 0,
