@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::between::{Between, Losing, falsified};
+use common::between::{Between, Losing, falsified, silent_on_shared};
 use common::{Served, opened};
 use futures_util::FutureExt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_client::{MountOptions, NfsFs, raw};
@@ -34,8 +35,11 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 
 /// A mount through the proxy.
 async fn through(between: &Between, version: &str) -> Arc<NfsFs> {
-    let port = between.addr.port();
-    let url = format!("nfs://{}/?vers={version}&mountport={port}", between.addr);
+    through_addr(between.addr, version).await
+}
+
+async fn through_addr(addr: SocketAddr, version: &str) -> Arc<NfsFs> {
+    let url = format!("nfs://{addr}/?vers={version}&mountport={}", addr.port());
     NfsFs::mount(&url.parse().unwrap(), &MountOptions::default()).await.unwrap()
 }
 
@@ -62,6 +66,13 @@ async fn give_up(between: &Between, version: &str, file: &Arc<dyn OpenFile>, loc
 async fn in_the_way(other: &Arc<dyn OpenFile>, at: LockRange) -> Option<bool> {
     let found = other.test_lock(LockOwner(2), Lock { range: at, exclusive: true }).await.unwrap();
     found.map(|lock| lock.exclusive)
+}
+
+/// Ends when the proxy has lost a reply.
+async fn lost(losing: &Losing) {
+    while !losing.has_lost() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// Ends when another client finds this in its way.
@@ -193,6 +204,77 @@ async fn a_lock_request_that_timed_out_leaves_no_lock() {
     futures_util::future::join_all(VERSIONS.map(times_out)).await;
 }
 
+/// Version 4.0 numbers the requests of all lock owners together until each has a lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_request_that_timed_out_does_not_grant_another_one() {
+    let served = Served::start();
+    let (losing, nfs, file, other) = behind_losing(&served, "4.0").await;
+    let (program, what) = lock_calls("4.0");
+    losing.lose(program, what);
+    let closed = losing.closed().await;
+    let outcome = soon(file.lock(ME, lock(0, 10, true), false)).await;
+    assert_eq!(outcome, Err(weir_vfs::Error::TimedOut));
+    // In its turn after the attempt to undo that, which times out as well.
+    soon(file.unlock(ME, range(200, 201))).await.unwrap();
+    drop(closed);
+    soon(file.lock(LockOwner(2), lock(100, 110, true), false)).await.unwrap();
+    assert_eq!(in_the_way(&other, range(100, 110)).await, Some(true));
+    // What the first request was granted is not held, and can be released.
+    soon(file.unlock(ME, LockRange::ALL)).await.unwrap();
+    assert_eq!(in_the_way(&other, range(0, 10)).await, None);
+    assert_eq!(in_the_way(&other, range(100, 110)).await, Some(true));
+    drop(file);
+    nfs.unmount().await;
+}
+
+/// The server is down for longer than the mount waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_close_that_timed_out_leaves_no_lock_and_no_open() {
+    let times_out = |version| async move {
+        let served = Served::start();
+        let (losing, nfs, file, other) = behind_losing(&served, version).await;
+        let set = SetAttr::default();
+        let new = nfs.root().entry(b"probe").with(&set);
+        nfs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        let probe = opened(&nfs, b"probe").await;
+        file.lock(ME, lock(0, 10, true), false).await.unwrap();
+        let opens = served.used("opens");
+        let (program, what) = match version {
+            "3" => (nlm::PROGRAM, nlm::Procedure::Test as u32),
+            _ => (v4::PROGRAM, OpCode::Lockt as u32),
+        };
+        losing.lose(program, what);
+        let closed = losing.closed().await;
+        let asking = Arc::clone(&probe);
+        tokio::spawn(async move { asking.test_lock(ME, lock(0, 1, true)).await });
+        soon(lost(&losing)).await;
+        drop(file);
+        // Each of these times out after a request of the close.
+        for _ in 0..2 {
+            let asked = soon(probe.test_lock(ME, lock(0, 1, true))).await;
+            assert_eq!(asked, Err(weir_vfs::Error::TimedOut), "{version}");
+        }
+        assert_eq!(in_the_way(&other, range(0, 10)).await, Some(true), "{version}");
+        drop(closed);
+        soon(becomes(&other, range(0, 10), None)).await;
+        // The file can be opened while it may still have to be closed.
+        let again = soon(opened(&nfs, version.as_bytes())).await;
+        soon(write(&*again, 0, b"again")).await.unwrap();
+        drop(again);
+        if version != "3" {
+            soon(async {
+                while served.used("opens") != opens - 1 {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            })
+            .await;
+        }
+        drop(probe);
+        nfs.unmount().await;
+    };
+    futures_util::future::join_all(VERSIONS.map(times_out)).await;
+}
+
 /// The program takes its lock for exclusive, and another client has a shared one by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exclusive_lock_that_is_not_restored_after_a_downgrade_timed_out_is_lost() {
@@ -268,6 +350,77 @@ async fn a_released_lock_is_not_reclaimed() {
     }
 }
 
+/// A mount of version 3 through a proxy, with a locked file.
+async fn locked(proxy: SocketAddr, exclusive: bool) -> (Arc<NfsFs>, Arc<dyn OpenFile>) {
+    let nfs = through_addr(proxy, "3").await;
+    let set = SetAttr::default();
+    let new = nfs.root().entry(b"file").with(&set);
+    nfs.create(&Caller::Own, new, CreateMode::MayExist).await.unwrap();
+    let file = opened(&nfs, b"file").await;
+    file.lock(ME, lock(0, 10, exclusive), false).await.unwrap();
+    (nfs, file)
+}
+
+/// The client comes back when the grace period of the restarted server has passed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_of_version_3_that_the_server_lost_is_not_silently_retaken() {
+    for exclusive in [true, false] {
+        let mut served = Served::start();
+        served.clock = Some(Arc::default());
+        served.restart();
+        let losing = Losing::to(served.addr).await;
+        let (nfs, file) = locked(losing.addr, exclusive).await;
+        // The client does not get through from its next look at the server on.
+        let closed = losing.closed().await;
+        losing.lose(nlm::PROGRAM, nlm::Procedure::Null as u32);
+        soon(lost(&losing)).await;
+        served.restart();
+        served.clock.as_ref().unwrap().advance(served.grace);
+        let direct = served.mount("vers=4.2").await;
+        let other = opened(&direct, b"file").await;
+        other.lock(LockOwner(2), lock(0, 10, true), false).await.unwrap();
+        write(&*other, 0, b"not excluded").await.unwrap();
+        other.unlock(LockOwner(2), LockRange::ALL).await.unwrap();
+        drop(closed);
+        let is_lost = async {
+            while write(&*file, 0, b"mine").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        soon(is_lost).await;
+        assert_eq!(write(&*file, 0, b"x").await.map(drop), Err(weir_vfs::Error::Io));
+        file.unlock(ME, LockRange::ALL).await.unwrap();
+        write(&*file, 0, b"free").await.unwrap();
+        assert_eq!(in_the_way(&other, range(0, 10)).await, None);
+        drop(file);
+        nfs.unmount().await;
+    }
+}
+
+/// The server did not restart, so it still has the lock; Linux's does not tell of a shared one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_connection_loses_no_lock_of_version_3() {
+    let served = Served::start();
+    for (exclusive, is_silent) in [(true, false), (false, false), (false, true)] {
+        let server = if is_silent { silent_on_shared(served.addr).await } else { served.addr };
+        let between = Between::to(server).await;
+        let (nfs, file) = locked(between.addr, exclusive).await;
+        soon(between.cut_at_call(nlm::PROGRAM, nlm::Procedure::Null as u32)).await;
+        let tests = between.cut_at_call(nlm::PROGRAM, nlm::Procedure::Test as u32);
+        between.go_on();
+        soon(tests).await;
+        let looks = between.cut_at_call(nlm::PROGRAM, nlm::Procedure::Null as u32);
+        between.go_on();
+        // The next look, after the lock was taken again.
+        soon(looks).await;
+        let written = write(&*file, 0, b"still mine").await.map(drop);
+        assert_eq!(written, Ok(()), "{exclusive} {is_silent}");
+        between.go_on();
+        drop(file);
+        nfs.unmount().await;
+    }
+}
+
 /// The server has released a lock, another client has it, and the server restarts before the reply comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_whose_release_was_not_answered_is_not_reclaimed() {
@@ -289,12 +442,7 @@ async fn a_lock_whose_release_was_not_answered_is_not_reclaimed() {
         let closed = losing.closed().await;
         let releasing = Arc::clone(&file);
         let release = tokio::spawn(async move { releasing.unlock(ME, range(0, 10)).await });
-        soon(async {
-            while !losing.has_lost() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        })
-        .await;
+        soon(lost(&losing)).await;
         other.lock(LockOwner(2), lock(0, 10, true), false).await.unwrap();
         losing.lose(v4::PROGRAM, OpCode::Lock as u32);
         // Both clients recover in its grace period, one after the other.

@@ -1,13 +1,16 @@
 //! An open file: state shared by its operations, its locks and its close.
 //!
 //! 1. CLOSE is sent when the last reference is dropped: after every operation in flight.
+//! 2. The locks are released before, also on a soft mount whose server is down for longer than that waits: the
+//!    server would keep them for the life of the mount, or for ever (version 3).
 
+use crate::backoff::Backoff;
 use crate::files::attribute_cache::AttributeCache;
 use crate::files::change_spans::OwnChanges;
 use crate::files::deferred_close::Deferred;
 use crate::files::lock_owners::LockOwners;
 use crate::files::silly_rename::OpenFiles;
-use crate::protocol::{OpenContext, Protocol};
+use crate::protocol::{OpenContext, OpenLockOwner, Protocol};
 use std::sync::Arc;
 use weir_vfs::{Access, FileId, LockRange};
 
@@ -32,9 +35,7 @@ impl Drop for Opened {
         let owners = self.owners.all();
         self.deferred.spawn(async move {
             for &owner in &owners {
-                if let Err(error) = protocol.unlock(&open, owner, LockRange::ALL).await {
-                    tracing::debug!("{error}");
-                }
+                release_all(&*protocol, &open, owner).await;
             }
             protocol.close(open.clone()).await;
             for owner in owners {
@@ -44,5 +45,17 @@ impl Drop for Opened {
                 silly_renamed.remove(&*protocol).await;
             }
         });
+    }
+}
+
+/// Releases the locks of an owner, with a new attempt after each that times out. The end of the mount aborts it.
+async fn release_all(protocol: &dyn Protocol, open: &OpenContext, owner: OpenLockOwner) {
+    let mut backoff = Backoff::endless();
+    while let Err(error) = protocol.unlock(open, owner, LockRange::ALL).await {
+        tracing::debug!("{error}");
+        if error.to_vfs() != weir_vfs::Error::TimedOut {
+            return;
+        }
+        backoff.wait().await;
     }
 }

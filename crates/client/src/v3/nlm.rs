@@ -3,7 +3,8 @@
 //! 1. This is one process, not a host: it has no status monitor. It detects a server restart by its
 //!    connection, checked every [`LOOK_EVERY`] while locks are held, and then reclaims them. A lock
 //!    that cannot be reclaimed is lost: the file's I/O and locks fail until its owner has released
-//!    it. A lock that is being released is not reclaimed: its record ends before UNLOCK is sent.
+//!    it. So is one that the server no longer has when it is in no grace period. A lock that is being
+//!    released is not reclaimed: its record ends before UNLOCK is sent.
 //! 2. The server frees a host's locks when the *host* restarts. A process has to release its own;
 //!    one that is killed leaves them behind.
 //! 3. The server calls back about a waiting request if this program is reachable
@@ -57,10 +58,21 @@ struct How {
     reclaim: bool,
 }
 
+/// What became of a lock that was to be reclaimed.
+enum Retaken {
+    /// The server has had it all the time, as far as it tells.
+    Kept,
+    /// The server had lost it, and another client may have had one in between.
+    Anew,
+    Refused(Status),
+}
+
 struct FileLocks {
     cred: Arc<OpaqueAuth>,
     held: RangeLocks<OpenLockOwner>,
     lost: bool,
+    /// The lock that is being taken again, unless it was released meanwhile.
+    retaken: Option<(OpenLockOwner, LockRange)>,
 }
 
 impl Locks {
@@ -93,8 +105,24 @@ impl Locks {
         if let Some(file) = files.get_mut(handle) {
             file.held.unlock(&owner, range);
             file.lost &= !file.held.is_empty();
+            file.retaken.take_if(|(of, part)| {
+                *of == owner && part.start < range.end && range.start < part.end
+            });
         }
         files.retain(|_, file| !file.held.is_empty());
+    }
+
+    /// Notes that a lock is being taken again.
+    fn begin_retaking(&self, handle: &Handle, owner: OpenLockOwner, range: LockRange) {
+        if let Some(file) = self.files.lock().get_mut(handle) {
+            file.retaken = Some((owner, range));
+        }
+    }
+
+    /// Returns whether the lock was not released meanwhile, not even to be taken again.
+    fn end_retaking(&self, handle: &Handle) -> bool {
+        let mut files = self.files.lock();
+        files.get_mut(handle).is_some_and(|file| file.retaken.take().is_some())
     }
 
     /// Has I/O and locks of a file fail until its owners have released their locks.
@@ -147,6 +175,7 @@ impl V3 {
                 cred: Arc::clone(&open.cred),
                 held: RangeLocks::default(),
                 lost: false,
+                retaken: None,
             });
             // No other owner of this mount has it, or the server would not have granted it.
             let _ = file.held.lock(&owner, lock.range, lock.exclusive);
@@ -275,19 +304,30 @@ impl V3 {
     ) -> Result<Status> {
         let mut backoff = Backoff::new(self.hard);
         loop {
-            let args = LockArgs {
-                cookie: self.cookie(),
-                block: how.block,
-                exclusive: lock.exclusive,
-                lock: self.wire_lock(cred, handle, owner, lock.range),
-                reclaim: how.reclaim,
-                state: 1,
-            };
-            let status = self.nlm::<call::Lock>(cred, &args).await?.status;
-            if status != Status::DeniedGracePeriod || how.reclaim || !backoff.wait().await {
+            let status = self.request_once(cred, handle, owner, lock, how).await?;
+            if status != Status::DeniedGracePeriod || !backoff.wait().await {
                 return Ok(status);
             }
         }
+    }
+
+    async fn request_once(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        owner: OpenLockOwner,
+        lock: Lock,
+        how: How,
+    ) -> Result<Status> {
+        let args = LockArgs {
+            cookie: self.cookie(),
+            block: how.block,
+            exclusive: lock.exclusive,
+            lock: self.wire_lock(cred, handle, owner, lock.range),
+            reclaim: how.reclaim,
+            state: 1,
+        };
+        Ok(self.nlm::<call::Lock>(cred, &args).await?.status)
     }
 
     /// All locks held.
@@ -323,19 +363,19 @@ impl V3 {
                 && let Some(&part) = held(LockRange { start: from, end }).first()
             {
                 from = part.range.end;
-                // Not in grace: the server did not restart, and the lock is still held, or was free.
-                let mut how = How { block: false, reclaim: true };
-                let mut status = self.request(&cred, &handle, owner, part, how).await;
-                if matches!(status, Ok(status) if status != Status::Granted) {
-                    how.reclaim = false;
-                    status = self.request(&cred, &handle, owner, part, how).await;
-                }
+                self.locks.begin_retaking(&handle, owner, part.range);
+                let kept = self.retake(&cred, &handle, owner, part).await;
                 // Perhaps it was released or replaced before the request arrived.
-                if held(part.range) != [part] {
+                if !self.locks.end_retaking(&handle) || held(part.range) != [part] {
                     let (cred, handle) = (Arc::clone(&cred), handle.clone());
                     changed.push((OpenContext { cred, handle, state: None }, owner, part.range));
-                } else if !matches!(status, Ok(Status::Granted)) {
-                    self.lose(&handle, &status);
+                } else {
+                    match kept {
+                        Ok(Retaken::Kept) => {}
+                        Ok(Retaken::Anew) => self.lose(&handle, "the server had lost it"),
+                        Ok(Retaken::Refused(status)) => self.lose(&handle, &format!("{status:?}")),
+                        Err(error) => self.lose(&handle, &error.to_string()),
+                    }
                 }
             }
         }
@@ -347,8 +387,64 @@ impl V3 {
         }
     }
 
-    fn lose(&self, handle: &Handle, status: &Result<Status>) {
-        tracing::warn!("{}: a lock could not be reclaimed: {status:?}", self.server);
+    /// Takes a lock again from a server that may have restarted.
+    async fn retake(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        owner: OpenLockOwner,
+        lock: Lock,
+    ) -> Result<Retaken> {
+        let mut backoff = Backoff::new(self.hard);
+        loop {
+            let mut how = How { block: false, reclaim: true };
+            let mut status = self.request_once(cred, handle, owner, lock, how).await?;
+            if status == Status::Granted {
+                return Ok(Retaken::Kept);
+            }
+            // There is no grace period: the server did not restart, and has the lock, or the grace period has passed.
+            let before = self.test_as_stranger(cred, handle, owner, lock.range).await?;
+            if before != TestReply::DeniedGracePeriod {
+                how.reclaim = false;
+                status = self.request_once(cred, handle, owner, lock, how).await?;
+            }
+            match (status, before) {
+                (Status::Granted, TestReply::Granted) => {
+                    // A server that does not tell of the lock now would not have told of it before. (Linux's does
+                    // not tell of shared ones.)
+                    let now = self.test_as_stranger(cred, handle, owner, lock.range).await?;
+                    let is_told = matches!(now, TestReply::Denied(_));
+                    return Ok(if is_told { Retaken::Anew } else { Retaken::Kept });
+                }
+                (Status::Granted, _) => return Ok(Retaken::Kept),
+                // The server has restarted since it refused the reclaim.
+                (Status::DeniedGracePeriod, _) if backoff.wait().await => {}
+                (status, _) => return Ok(Retaken::Refused(status)),
+            }
+        }
+    }
+
+    /// What is in the way of an owner that holds nothing.
+    async fn test_as_stranger(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+        owner: OpenLockOwner,
+        range: LockRange,
+    ) -> Result<TestReply> {
+        // The numbers of owners in use are far from this one.
+        let number = owner.number.wrapping_add(1 << 30);
+        let stranger = OpenLockOwner { open: 0, number, ..owner };
+        let args = TestArgs {
+            cookie: self.cookie(),
+            exclusive: true,
+            lock: self.wire_lock(cred, handle, stranger, range),
+        };
+        Ok(self.nlm::<call::Test>(cred, &args).await?.reply)
+    }
+
+    fn lose(&self, handle: &Handle, why: &str) {
+        tracing::warn!("{}: a lock could not be reclaimed: {why}", self.server);
         self.locks.lose(handle);
     }
 
@@ -362,7 +458,7 @@ impl V3 {
                 let how = How { block: false, reclaim: false };
                 let status = self.request(&open.cred, &open.handle, owner, part, how).await;
                 if !matches!(status, Ok(Status::Granted)) && !held(part.range).is_empty() {
-                    self.lose(&open.handle, &status);
+                    self.lose(&open.handle, &format!("{status:?}"));
                 }
             }
             // After that, because a part may have been released in the meantime.

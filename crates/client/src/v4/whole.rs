@@ -222,7 +222,7 @@ impl Put<'_> {
         let node = self.second(New { handle, stateid }, seqid).await;
         match &node {
             Ok(Some(node)) => v4.found(node, self.dir, &self.file.name),
-            Ok(None) | Err(_) => v4.close_new_without_session(self.cred, &state).await,
+            Ok(None) | Err(_) => v4.close_new_without_session(self.cred, state).await,
         }
         node
     }

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
+use weir_nfs::nlm;
 use weir_nfs::v4::attr::MODE_UMASK;
 use weir_nfs::v4::op::open::{CreateHow, How};
 use weir_nfs::v4::{Bitmap, CompoundHeader, CompoundResHeader, Op, OpCode, OpRes, PROGRAM};
@@ -132,6 +133,9 @@ impl Seen {
 
 /// Marks an operation at which a connection was cut.
 const CUT: (u32, u32) = (u32::MAX, u32::MAX);
+
+/// In a reply: transaction, kind, acceptance, an empty verifier of two words, status.
+const REPLY_HEADER: usize = 24;
 
 /// The operations of a compound.
 fn ops_of(call: &[u8]) -> Option<Vec<u32>> {
@@ -312,12 +316,10 @@ fn without_umask(call: Vec<u8>, lacks: Unmasked, offended: &AtomicUsize) -> Vec<
 
 /// Removes the umask from what a reply says of exclusive creates.
 fn without_exclusive_umask(reply: Vec<u8>) -> Vec<u8> {
-    /// Transaction, kind, acceptance, an empty verifier of two words, status.
-    const HEADER: usize = 24;
-    let mut d = Decoder::new(reply[HEADER..].to_vec().into());
+    let mut d = Decoder::new(reply[REPLY_HEADER..].to_vec().into());
     let compound: CompoundResHeader = d.get().unwrap();
     let mut e = Encoder::new();
-    e.raw(&reply[..HEADER]);
+    e.raw(&reply[..REPLY_HEADER]);
     e.put(&compound);
     for _ in 0..compound.results {
         let mut result = OpRes::decode_next(&mut d).unwrap();
@@ -563,6 +565,53 @@ fn sequence_of(call: &[u8], wanted: OpCode) -> Option<(u32, u32)> {
         Op::Sequence(args) => Some((args.slot, args.sequence_id)),
         _ => None,
     }
+}
+
+/// A proxy to a server that does not tell of shared locks when NLM tests for an exclusive one, as Linux's.
+pub(crate) async fn silent_on_shared(server: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            // Without a server, close the client's connection.
+            let Ok(server) = TcpStream::connect(server).await else { continue };
+            let (mut from_client, mut to_client) = client.into_split();
+            let (mut from_server, mut to_server) = server.into_split();
+            let tests: Arc<Mutex<HashSet<[u8; 4]>>> = Arc::default();
+            let asked = Arc::clone(&tests);
+            tokio::spawn(async move {
+                while let Some(call) = record(&mut from_client).await {
+                    let header = CallHeader::decode(&mut Decoder::new(call.clone().into()));
+                    let what = header.map(|header| (header.program, header.procedure));
+                    if what.is_ok_and(|what| what == (nlm::PROGRAM, nlm::Procedure::Test as u32)) {
+                        asked.lock().unwrap().insert(*call.first_chunk().unwrap());
+                    }
+                    pass_on(&mut to_server, &call).await;
+                }
+            });
+            tokio::spawn(async move {
+                while let Some(mut reply) = record(&mut from_server).await {
+                    if tests.lock().unwrap().remove(reply.first_chunk().unwrap()) {
+                        reply = without_shared(reply);
+                    }
+                    pass_on(&mut to_client, &reply).await;
+                }
+            });
+        }
+    });
+    addr
+}
+
+fn without_shared(reply: Vec<u8>) -> Vec<u8> {
+    let mut result: nlm::TestRes =
+        Decoder::new(reply[REPLY_HEADER..].to_vec().into()).get().unwrap();
+    if matches!(&result.reply, nlm::TestReply::Denied(holder) if !holder.exclusive) {
+        result.reply = nlm::TestReply::Granted;
+    }
+    let mut e = Encoder::new();
+    e.raw(&reply[..REPLY_HEADER]);
+    e.put(&result);
+    e.finish().to_bytes().to_vec()
 }
 
 async fn record(from: &mut OwnedReadHalf) -> Option<Vec<u8>> {

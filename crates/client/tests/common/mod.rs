@@ -110,12 +110,16 @@ impl Served {
 
     /// Waits until clients have reclaimed so many ranges of locks, then ends the grace period by [`Self::clock`].
     pub(crate) async fn reclaimed(&self, ranges: u64) {
-        let report = self.server.as_ref().unwrap().report();
-        let held = || report.limits().into_iter().find(|limit| limit.name == "locked_ranges");
-        while held().unwrap().used != ranges {
+        while self.used("locked_ranges") != ranges {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         self.clock.as_ref().unwrap().advance(self.grace);
+    }
+
+    /// How much of a limit is in use.
+    pub(crate) fn used(&self, limit: &str) -> u64 {
+        let limits = self.server.as_ref().unwrap().report().limits();
+        limits.into_iter().find(|one| one.name == limit).unwrap().used
     }
 
     /// Deletes the server's knowledge of clients; to be followed by a restart.

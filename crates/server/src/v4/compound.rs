@@ -80,6 +80,7 @@ pub(crate) async fn run(
         minor: header.minor_version,
         operations: header.operations as usize,
         digest,
+        arguments_digest: 0,
         request_bytes,
         session: None,
         slot: None,
@@ -129,6 +130,7 @@ async fn execute(
     while results < header.operations && status.is_ok() {
         let used = reply.len() - RECORD_HEADER_BYTES;
         let (unread, mut row) = (call.args.remaining(), Row::V4(None));
+        let undecoded = (cx.minor == 0).then(|| call.args.clone());
         let result = match Op::decode_next(&mut call.args) {
             Ok(op) => {
                 let code = op.code();
@@ -143,6 +145,11 @@ async fn execute(
                 match may_run {
                     Ok(()) => {
                         cx.position = results;
+                        if let Some(undecoded) = undecoded.filter(|_| is_numbered(code)) {
+                            let bytes = undecoded.into_rest();
+                            let len = bytes.len() - call.args.remaining();
+                            cx.arguments_digest = xxh3_64_with_seed(&bytes[..len], 0);
+                        }
                         if let Some(node) = cx.current {
                             cx.uses.enter(node.export);
                         }
@@ -304,6 +311,19 @@ fn too_big(cx: &Context, row: Row, result: &OpRes, bytes: usize) -> Option<OpRes
     let changes = !code.is_idempotent() && result.status().is_ok();
     (bytes > cx.reply_bytes_left && !changes && bytes > FAILURE_BYTES)
         .then(|| OpRes::Failed(code, reply_limit(cx).1))
+}
+
+/// Whether owners number the operation (in minor version 0).
+fn is_numbered(code: OpCode) -> bool {
+    matches!(
+        code,
+        OpCode::Open
+            | OpCode::OpenConfirm
+            | OpCode::OpenDowngrade
+            | OpCode::Close
+            | OpCode::Lock
+            | OpCode::Locku
+    )
 }
 
 /// Whether an operation never waits for memory or for the peer's share of replies. Lists those that

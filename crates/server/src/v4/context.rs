@@ -95,6 +95,8 @@ pub(crate) struct Context {
     pub(crate) operations: usize,
     /// Distinguishes requests with the same slot and sequence number.
     pub(crate) digest: u64,
+    /// A hash of the arguments of this operation, if an owner numbers it (minor version 0).
+    pub(crate) arguments_digest: u64,
     /// Size of the request in bytes, RPC header included.
     pub(crate) request_bytes: usize,
     pub(crate) session: Option<InSession>,

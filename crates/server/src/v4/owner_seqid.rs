@@ -3,8 +3,10 @@
 //!
 //! 1. Requests of one owner run one at a time; those of different owners do not wait for each
 //!    other.
-//! 2. A request with the seqid and the operation of the owner's last one gets the last reply again,
-//!    even a CLOSE whose open is gone. Otherwise, only the next seqid is executed.
+//! 2. A request with the seqid, the operation, the arguments and the filehandle of the owner's last one
+//!    gets the last reply again, even a CLOSE whose open is gone. Otherwise, only the next seqid is
+//!    executed: a client that has given a request up may send another one with its seqid, which must
+//!    not get the result of the first.
 //! 3. An owner is forgotten with its client, or when it has had no state for a lease. Once a client
 //!    has lost an open-owner this way, its new open-owners must confirm their first OPEN, which may
 //!    be a retransmission of a forgotten owner's (RFC 7530 section 16.18.5). Until an owner has
@@ -36,10 +38,8 @@ pub(crate) enum OwnerKind {
 /// The last request of an owner.
 #[derive(Debug, Default)]
 pub(crate) struct LastRequest {
-    /// Its seqid; `None` before the first request.
-    seqid: Option<u32>,
-    /// Its operation.
-    op: Option<OpCode>,
+    /// `None` before the first request.
+    request: Option<Numbered>,
     /// Its encoded result.
     result: Bytes,
     /// The current filehandle after it.
@@ -47,6 +47,17 @@ pub(crate) struct LastRequest {
     standing: Standing,
     /// The open that it closed, if it was a CLOSE.
     closed: Option<StateKey>,
+}
+
+/// What tells a request of an owner from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Numbered {
+    pub(crate) op: OpCode,
+    pub(crate) seqid: u32,
+    /// A hash of the arguments.
+    pub(crate) digest: u64,
+    /// The current filehandle before it.
+    pub(crate) current: Option<Node>,
 }
 
 /// Whether an open-owner is confirmed, so that its first OPEN cannot have been a retransmission of
@@ -74,32 +85,25 @@ pub(crate) enum SeqidCheck {
 }
 
 impl LastRequest {
-    pub(crate) fn check_seqid(&self, op: OpCode, seqid: u32) -> SeqidCheck {
-        match self.seqid {
+    pub(crate) fn check_seqid(&self, request: &Numbered) -> SeqidCheck {
+        match self.request {
             None => SeqidCheck::Execute,
-            Some(last) if seqid == next(last) => SeqidCheck::Execute,
-            Some(last) if seqid == last && self.op == Some(op) => {
-                SeqidCheck::Replay(self.result.clone(), self.current)
-            }
+            Some(last) if request.seqid == next(last.seqid) => SeqidCheck::Execute,
+            Some(last) if *request == last => SeqidCheck::Replay(self.result.clone(), self.current),
             Some(_) => SeqidCheck::Misordered,
         }
     }
 
     /// Like [`check_seqid`](Self::check_seqid), for an OPEN.
-    pub(crate) fn check_open_seqid(&self, op: OpCode, seqid: u32) -> SeqidCheck {
-        match self.check_seqid(op, seqid) {
+    pub(crate) fn check_open_seqid(&self, request: &Numbered) -> SeqidCheck {
+        match self.check_seqid(request) {
             SeqidCheck::Misordered if self.standing != Standing::Confirmed => SeqidCheck::Execute,
             check => check,
         }
     }
 
-    pub(crate) fn executed(
-        &mut self,
-        (op, seqid): (OpCode, u32),
-        result: Bytes,
-        current: Option<Node>,
-    ) {
-        (self.op, self.seqid) = (Some(op), Some(seqid));
+    pub(crate) fn executed(&mut self, request: Numbered, result: Bytes, current: Option<Node>) {
+        self.request = Some(request);
         (self.result, self.current) = (result, current);
     }
 
@@ -315,31 +319,44 @@ mod tests {
     use crate::state::{Grace, Limits};
 
     const LEASE: Duration = Duration::from_secs(8);
-    const OP: OpCode = OpCode::Open;
+
+    fn numbered(seqid: u32) -> Numbered {
+        Numbered { op: OpCode::Open, seqid, digest: 7, current: None }
+    }
 
     #[test]
     fn requests_of_an_owner_are_executed_once_and_in_order() {
         let mut last = LastRequest::default();
-        assert_eq!(last.check_seqid(OP, 41), SeqidCheck::Execute);
-        last.executed((OP, 41), Bytes::from_static(b"done"), None);
-        assert_eq!(last.check_seqid(OP, 41), SeqidCheck::Replay(Bytes::from_static(b"done"), None));
-        assert_eq!(last.check_seqid(OpCode::Close, 41), SeqidCheck::Misordered);
-        assert_eq!(last.check_seqid(OP, 42), SeqidCheck::Execute);
-        assert_eq!(last.check_seqid(OP, 43), SeqidCheck::Misordered);
-        last.executed((OP, u32::MAX), Bytes::new(), None);
-        assert_eq!(last.check_seqid(OP, 0), SeqidCheck::Execute);
+        assert_eq!(last.check_seqid(&numbered(41)), SeqidCheck::Execute);
+        last.executed(numbered(41), Bytes::from_static(b"done"), None);
+        assert_eq!(
+            last.check_seqid(&numbered(41)),
+            SeqidCheck::Replay(Bytes::from_static(b"done"), None)
+        );
+        let node = Node { export: 1, id: weir_vfs::FileId { ino: 1, generation: 1 } };
+        for other in [
+            Numbered { op: OpCode::Close, ..numbered(41) },
+            Numbered { digest: 8, ..numbered(41) },
+            Numbered { current: Some(node), ..numbered(41) },
+        ] {
+            assert_eq!(last.check_seqid(&other), SeqidCheck::Misordered, "{other:?}");
+        }
+        assert_eq!(last.check_seqid(&numbered(42)), SeqidCheck::Execute);
+        assert_eq!(last.check_seqid(&numbered(43)), SeqidCheck::Misordered);
+        last.executed(numbered(u32::MAX), Bytes::new(), None);
+        assert_eq!(last.check_seqid(&numbered(0)), SeqidCheck::Execute);
     }
 
     #[test]
     fn an_unconfirmed_owner_may_start_with_any_seqid() {
         let mut last = LastRequest::default();
-        last.executed((OP, 41), Bytes::new(), None);
+        last.executed(numbered(41), Bytes::new(), None);
         last.set_standing(Standing::Unconfirmed(StateKey { run: 1, number: 1 }));
-        assert_eq!(last.check_open_seqid(OP, 7), SeqidCheck::Execute);
-        assert_eq!(last.check_open_seqid(OP, 41), SeqidCheck::Replay(Bytes::new(), None));
-        assert_eq!(last.check_seqid(OP, 7), SeqidCheck::Misordered);
+        assert_eq!(last.check_open_seqid(&numbered(7)), SeqidCheck::Execute);
+        assert_eq!(last.check_open_seqid(&numbered(41)), SeqidCheck::Replay(Bytes::new(), None));
+        assert_eq!(last.check_seqid(&numbered(7)), SeqidCheck::Misordered);
         last.set_standing(Standing::Confirmed);
-        assert_eq!(last.check_open_seqid(OP, 7), SeqidCheck::Misordered);
+        assert_eq!(last.check_open_seqid(&numbered(7)), SeqidCheck::Misordered);
     }
 
     fn owner(client: ClientId) -> LockOwner {

@@ -29,9 +29,9 @@ use crate::v4::session::MAX_OPERATIONS;
 use crate::v4::session::answer::{Answer, Step};
 use crate::v4::session::resume::Before;
 use crate::v4::session::state::Session;
+use crate::v4::state::delegation::table::since_boot;
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
 use weir_nfs::v4::op::open::{CreateHow, How};
 use weir_nfs::v4::op::{sequence, setxattr};
 use weir_nfs::v4::{self, CompoundHeader, CompoundResHeader, Error as Nfs4Error, Op, OpRes};
@@ -153,7 +153,7 @@ impl V4 {
             highest_slot: slot.highest,
             cache_this: ops.iter().any(|op| !op.code().is_idempotent()),
         });
-        let sent = Instant::now();
+        let sent = since_boot();
         let (mut backoff, mut resent) = (Backoff::new(self.hard), false);
         slot.begin();
         // From here on a failure without an outcome drops the slot, which kills the session.

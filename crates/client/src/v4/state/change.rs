@@ -5,27 +5,39 @@
 //!    which may run in the middle of a request, can reclaim the file.
 //! 2. Minor version 0 numbers them, by open owner (one for each file) or lock owner; every request
 //!    that the server examines uses up its number (RFC 7530 section 9.1.7), so one that is repeated
-//!    after DELAY or GRACE is rebuilt.
+//!    after DELAY or GRACE is rebuilt. One whose answer did not come in time may have used up its
+//!    number: it is sent again as it was before the owner's next request, which would get its answer
+//!    otherwise ([`Unanswered`]).
 //! 3. If a server of minor version 0 has forgotten the client, the client introduces itself once,
 //!    however many requests fail; a request is repeated if that may succeed.
 
 use crate::backoff::Backoff;
-use crate::error::Result;
-use crate::protocol::OpenLockOwner;
+use crate::error::{Error, Result};
+use crate::protocol::{Handle, OpenLockOwner};
 use crate::v4::client::V4;
 use crate::v4::session::answer::{Answer, Step};
 use crate::v4::session::state::Session;
+use crate::v4::state::open::answer_handle;
 use crate::v4::state::open_state::{OpenRecord, OpenState};
 use std::sync::Arc;
-use weir_nfs::v4::types::ClientId;
-use weir_nfs::v4::{Error as Nfs4Error, Op};
+use weir_nfs::v4::op::lock::Locker;
+use weir_nfs::v4::types::{ClientId, StateId};
+use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 
 /// The owner that a request is numbered by, where requests are numbered.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(in crate::v4) enum Counted {
     Open,
     Lock(OpenLockOwner),
+}
+
+/// A request that is numbered and not answered.
+pub(in crate::v4) struct Unanswered {
+    cred: OpaqueAuth,
+    operation: &'static str,
+    ops: Vec<Op>,
+    counted: Counted,
 }
 
 /// Builds a request from the known state, anew for each attempt.
@@ -56,6 +68,7 @@ impl V4 {
             let answer = match self.attempt(&session, client, state, cred, operation, build).await?
             {
                 Attempt::Answered(answer) => answer,
+                Attempt::Again => continue,
                 Attempt::Wait if backoff.wait().await => continue,
                 Attempt::Wait => return Err(self.timed_out(operation)),
             };
@@ -91,6 +104,7 @@ impl V4 {
         loop {
             match self.attempt(session, client, state, cred, operation, build).await? {
                 Attempt::Answered(answer) => return Ok(answer),
+                Attempt::Again => {}
                 Attempt::Wait if backoff.wait().await => {}
                 Attempt::Wait => return Err(self.timed_out(operation)),
             }
@@ -106,37 +120,140 @@ impl V4 {
         operation: &'static str,
         build: Build<'_>,
     ) -> Result<Attempt> {
-        let (ops, counted) = build(&state.known.lock(), client);
-        match self.exchange_once(session, cred, operation, &ops, None).await? {
-            Step::Answered(answer) => {
-                self.count(state, counted, &answer);
-                Ok(Attempt::Answered(answer))
+        if self.has_sessions() {
+            let (ops, _) = build(&state.known.lock(), client);
+            let step = self.exchange_once(session, cred, operation, &ops, None).await?;
+            return self.attempted(step, operation);
+        }
+        let (request, is_earlier) = {
+            let mut known = state.known.lock();
+            let (ops, counted) = build(&known, client);
+            let request = Unanswered { cred: cred.clone(), operation, ops, counted };
+            known.begin(Arc::new(request))
+        };
+        let Unanswered { cred, ops, operation, .. } = &*request;
+        let step = match self.exchange_once(session, cred, operation, ops, None).await {
+            Ok(step) => step,
+            Err(error) => {
+                // The server may have executed it.
+                let is_unanswered = match error {
+                    Error::TimedOut { .. } => true,
+                    Error::Protocol { .. } => !is_earlier,
+                    _ => false,
+                };
+                if is_unanswered {
+                    return Err(error);
+                }
+                state.known.lock().end(&request);
+                return if is_earlier { Ok(Attempt::Again) } else { Err(error) };
             }
-            Step::Wait(answer) => {
-                answer.iter().for_each(|answer| self.count(state, counted, answer));
-                Ok(Attempt::Wait)
+        };
+        let mut known = state.known.lock();
+        if known.end(&request)
+            && let Step::Answered(answer) | Step::Wait(Some(answer)) = &step
+        {
+            known.count(request.counted, answer);
+            if is_earlier {
+                known.absorb(&state.handle, &request, answer);
             }
-            Step::Again => Ok(Attempt::Wait),
+        }
+        drop(known);
+        match is_earlier {
+            true => Ok(Attempt::Again),
+            false => self.attempted(step, operation),
+        }
+    }
+
+    fn attempted(&self, step: Step, operation: &'static str) -> Result<Attempt> {
+        match step {
+            Step::Answered(answer) => Ok(Attempt::Answered(answer)),
+            Step::Wait(_) | Step::Again => Ok(Attempt::Wait),
             Step::Recover { .. } => Err(self.failed(operation, Nfs4Error::DeadSession)),
+        }
+    }
+}
+
+impl OpenRecord {
+    /// Returns the request to send, and whether that is an earlier one of the same owner.
+    fn begin(&mut self, request: Arc<Unanswered>) -> (Arc<Unanswered>, bool) {
+        let Some(place) = self.unanswered(request.counted) else { return (request, false) };
+        match place {
+            Some(earlier) if earlier.ops != request.ops => (Arc::clone(earlier), true),
+            place => {
+                *place = Some(Arc::clone(&request));
+                (request, false)
+            }
+        }
+    }
+
+    /// A request was answered. Returns false if recovery has given the file another owner meanwhile.
+    fn end(&mut self, request: &Arc<Unanswered>) -> bool {
+        let place = self.unanswered(request.counted);
+        place.and_then(|place| place.take_if(|known| Arc::ptr_eq(known, request))).is_some()
+    }
+
+    fn unanswered(&mut self, counted: Counted) -> Option<&mut Option<Arc<Unanswered>>> {
+        match counted {
+            Counted::Open => Some(&mut self.unanswered),
+            Counted::Lock(owner) => {
+                self.locks.states.get_mut(&owner).map(|state| &mut state.unanswered)
+            }
         }
     }
 
     /// Counts a request that the server examined: it is the second of its compound.
-    fn count(&self, state: &OpenState, counted: Counted, answer: &Answer) {
+    fn count(&mut self, counted: Counted, answer: &Answer) {
         let is_counted = answer.status.err().is_none_or(Nfs4Error::uses_up_seqid);
-        if self.has_sessions() || answer.results.len() < 2 || !is_counted {
+        if answer.results.len() < 2 || !is_counted {
             return;
         }
-        let mut known = state.known.lock();
         match counted {
-            Counted::Open => known.seqid = known.seqid.wrapping_add(1),
-            Counted::Lock(owner) => known.locks.count(owner),
+            Counted::Open => self.seqid = self.seqid.wrapping_add(1),
+            Counted::Lock(owner) => self.locks.count(owner),
+        }
+    }
+
+    /// Takes what later requests have to name from the answer to a request that its caller has given up. What it
+    /// granted counts as not held.
+    fn absorb(&mut self, file: &Handle, request: &Unanswered, answer: &Answer) {
+        let (Some(op), Some(result)) = (request.ops.get(1), answer.results.get(1)) else { return };
+        match (op, result) {
+            (Op::Lock(args), OpRes::Lock(Ok(stateid))) => {
+                let owner = match (&args.locker, request.counted) {
+                    (Locker::New(new), _) => OpenLockOwner::from_bytes(&new.lock_owner.owner.0),
+                    (Locker::Existing(_), Counted::Lock(owner)) => Some(owner),
+                    (Locker::Existing(_), Counted::Open) => None,
+                };
+                let Some(owner) = owner else { return };
+                self.locks.granted(owner, *stateid);
+                self.locks.begin_release(owner);
+            }
+            (_, OpRes::Locku(Ok(stateid))) => {
+                if let Counted::Lock(owner) = request.counted {
+                    self.locks.granted(owner, *stateid);
+                }
+            }
+            (_, OpRes::Open(Ok(opened))) => {
+                if answer_handle(&answer.results).as_ref() == Some(file) {
+                    self.absorb_stateid(opened.stateid);
+                }
+            }
+            (_, OpRes::OpenConfirm(Ok(stateid))) => self.absorb_stateid(*stateid),
+            _ => {}
+        }
+    }
+
+    fn absorb_stateid(&mut self, stateid: StateId) {
+        if self.stateid == StateId::ANONYMOUS || self.stateid.other == stateid.other {
+            self.stateid = stateid;
         }
     }
 }
 
 enum Attempt {
     Answered(Answer),
+    /// An earlier request was answered; this one is to be built again.
+    Again,
     /// To be rebuilt after a pause.
     Wait,
 }

@@ -231,7 +231,7 @@ impl V4 {
             let Some(before) = before else { return Ok(()) };
             let build = |known: &OpenRecord, _: ClientId| {
                 let found = known.locks.states.get(&owner);
-                let found = found.copied().unwrap_or(LockState::new(before, 0));
+                let found = found.cloned().unwrap_or(LockState::new(before, 0));
                 let args = locku::Args {
                     kind: LockType::Write,
                     seqid: found.seqid,

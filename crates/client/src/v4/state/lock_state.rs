@@ -1,7 +1,9 @@
 //! The locks of an open file, as known to the client.
 
 use crate::protocol::OpenLockOwner;
+use crate::v4::state::change::Unanswered;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use weir_nfs::v4::types::StateId;
 use weir_vfs::{Lock, LockRange, RangeLocks};
 
@@ -14,7 +16,7 @@ pub(in crate::v4) struct Locks {
 }
 
 /// A lock owner that the server knows.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(in crate::v4) struct LockState {
     pub(in crate::v4) stateid: StateId,
     /// The number of the next request (minor version 0).
@@ -22,11 +24,13 @@ pub(in crate::v4) struct LockState {
     /// A release has been sent, and not been answered with success: the server may have locks that are
     /// not among those held.
     is_releasing: bool,
+    /// The last request that it numbered, unless that was answered (minor version 0).
+    pub(in crate::v4) unanswered: Option<Arc<Unanswered>>,
 }
 
 impl LockState {
     pub(in crate::v4) fn new(stateid: StateId, seqid: u32) -> Self {
-        Self { stateid, seqid, is_releasing: false }
+        Self { stateid, seqid, is_releasing: false, unanswered: None }
     }
 }
 

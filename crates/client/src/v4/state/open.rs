@@ -1,6 +1,6 @@
 //! Opens: one per file, shared by all its users in this mount.
 //!
-//! 1. CLOSE is sent when the last user has closed the file.
+//! 1. CLOSE is sent when the last user has closed the file ([`crate::v4::state::close`]).
 //! 2. With sessions the stateid is sent with sequence 0, the latest (RFC 8881 section 8.2.2), so
 //!    that I/O need not wait for an OPEN that widens the access.
 //! 3. After a server restart every open is reclaimed, with its locks, before any other request; an
@@ -15,9 +15,8 @@ use crate::v4::client::V4;
 use crate::v4::requests::{node_ops, putfh};
 use crate::v4::session::state::Session;
 use crate::v4::state::change::Counted;
-use crate::v4::state::open_state::{
-    OpenRecord, OpenState, is_gone, is_state_lost, newest, open_state,
-};
+use crate::v4::state::close::is_timed_out;
+use crate::v4::state::open_state::{OpenRecord, OpenState, is_gone, is_state_lost, newest};
 use std::sync::Arc;
 use weir_nfs::v4::op::open::{
     Args, Claim, DelegationType, How, Opened, ResultFlags, ShareAccess, ShareDeny,
@@ -77,6 +76,17 @@ impl V4 {
                 }
             }
             if let Err(error) = opened {
+                let (is_open, is_closing) = {
+                    let known = state.known.lock();
+                    (known.is_open(), known.closing.is_some())
+                };
+                if !is_open && (is_closing || is_timed_out(&error)) {
+                    // The server may have it open; by this request perhaps.
+                    if !is_closing {
+                        self.close_later(&state, &cred, Some(asked));
+                    }
+                    return Err(error);
+                }
                 let was_opened_by = {
                     let mut known = state.known.lock();
                     known.closed = known.count == 0;
@@ -95,6 +105,7 @@ impl V4 {
                 known.join(&cred, asked);
             }
             known.count += 1;
+            known.closing = None;
             drop(known);
             return Ok(OpenContext { cred, handle: handle.clone(), state: Some(state.clone()) });
         }
@@ -121,7 +132,7 @@ impl V4 {
 
     /// OPEN of an existing file, in its turn. Returns the stateid that the file had, if the server has begun another
     /// one: it had no longer known the open.
-    async fn send_open(
+    pub(super) async fn send_open(
         &self,
         state: &OpenState,
         cred: &OpaqueAuth,
@@ -232,10 +243,6 @@ impl V4 {
         (vec![putfh(at), Op::Open(args), Op::Getfh(())], Counted::Open)
     }
 
-    fn close_ops(&self, file: &Handle, known: &OpenRecord) -> (Vec<Op>, Counted) {
-        close_ops(file, known.open_stateid(self.has_sessions()), known)
-    }
-
     /// Creates a file in minor version 0, which only OPEN can do, and closes it.
     pub(in crate::v4) async fn create_without_session(
         &self,
@@ -244,7 +251,7 @@ impl V4 {
         how: How,
     ) -> Result<Vec<OpRes>> {
         let (state, results) = self.open_new_without_session(cred, entry, how).await?;
-        self.close_new_without_session(cred, &state).await;
+        self.close_new_without_session(cred, state).await;
         Ok(results)
     }
 
@@ -279,19 +286,6 @@ impl V4 {
         Ok((state, answer.results))
     }
 
-    /// Closes a file that was created in minor version 0.
-    pub(in crate::v4) async fn close_new_without_session(
-        &self,
-        cred: &OpaqueAuth,
-        state: &OpenState,
-    ) {
-        let build = |known: &OpenRecord, _| self.close_ops(&state.handle, known);
-        // If this fails, the open ends with the lease.
-        if let Err(error) = self.change(state, cred, "CLOSE", &build).await {
-            tracing::debug!("{error}");
-        }
-    }
-
     /// Arguments of OPEN, with the client's single owner if there are sessions.
     pub(in crate::v4) fn open_args(&self, access: Access, how: How, claim: Claim) -> Args {
         let only_reads = access == Access::READ && claim == Claim::Fh;
@@ -309,86 +303,6 @@ impl V4 {
             owner: StateOwner { client_id: 0, owner: self.client.owner().owner.clone() },
             how,
             claim,
-        }
-    }
-
-    /// Ends one use of an open; the last one closes the file at the server.
-    pub(in crate::v4) async fn close_file(&self, open: OpenContext) {
-        let Some(state) = open_state(&open) else { return };
-        let _turn = state.turn.lock().await;
-        {
-            let mut known = state.known.lock();
-            known.count = known.count.saturating_sub(1);
-            if known.count > 0 {
-                return;
-            }
-            let idle = known.granted == Access::READ && known.locks.are_unused();
-            if idle && self.grant_of(&state.handle).is_some() {
-                return;
-            }
-            known.closed = true;
-        }
-        self.send_close(state, &open.cred).await;
-    }
-
-    /// Closes a file that was kept open by a delegation which has ended.
-    pub(in crate::v4) async fn close_idle(&self, handle: &Handle) {
-        let found = self.opens.by_handle.lock().get(handle).cloned();
-        let Some(state) = found else { return };
-        let _turn = state.turn.lock().await;
-        let cred = {
-            let mut known = state.known.lock();
-            let delegated = self.grant_of(handle).is_some();
-            let Some(cred) = known.cred.clone() else { return };
-            if known.count > 0 || known.closed || delegated {
-                return;
-            }
-            known.closed = true;
-            cred
-        };
-        self.send_close(&state, &cred).await;
-    }
-
-    async fn send_close(&self, state: &OpenState, cred: &OpaqueAuth) {
-        let mut sent = state.stateid(self.has_sessions());
-        for _ in 0..MAX_CLOSES {
-            let build = |known: &OpenRecord, _| self.close_ops(&state.handle, known);
-            match self.change(state, cred, "CLOSE", &build).await {
-                Ok(answer) => {
-                    let now = state.stateid(self.has_sessions());
-                    // It was reclaimed while the CLOSE was in flight.
-                    if answer.status.is_err_and(is_state_lost) && now.other != sent.other {
-                        sent = now;
-                        continue;
-                    }
-                    if answer.status.is_err_and(is_state_lost) {
-                        let lost = state.known.lock().stateids();
-                        self.acknowledge_loss(cred, &lost).await;
-                    }
-                    if let Err(error) = self.checked("CLOSE", answer.status) {
-                        tracing::debug!("{error}");
-                    }
-                }
-                Err(error) => tracing::debug!("{error}"),
-            }
-            break;
-        }
-        self.opens.remove(&state.handle);
-    }
-
-    /// Closes all open files, for the end of the mount.
-    pub(in crate::v4) async fn close_all(&self) {
-        self.give_back_all().await;
-        for state in self.opens.all() {
-            let cred = {
-                let mut known = state.known.lock();
-                known.count = 1;
-                known.cred.clone()
-            };
-            let Some(cred) = cred else { continue };
-            let open = OpenContext { cred, handle: state.handle.clone(), state: Some(state) };
-            self.give_up_locks(&open).await;
-            self.close_file(open).await;
         }
     }
 
@@ -448,6 +362,7 @@ impl V4 {
                 let mut known = state.known.lock();
                 // The restarted server numbers the requests of new owners from 0.
                 (known.owner, known.seqid) = (self.opens.new_owner(), 0);
+                known.unanswered = None;
                 known.locks.forget_states();
                 known.count > 0
             };
@@ -509,7 +424,11 @@ fn confirm_ops(file: &Handle, open_stateid: StateId, known: &OpenRecord) -> (Vec
     (vec![putfh(file), Op::OpenConfirm(args)], Counted::Open)
 }
 
-fn close_ops(file: &Handle, open_stateid: StateId, known: &OpenRecord) -> (Vec<Op>, Counted) {
+pub(super) fn close_ops(
+    file: &Handle,
+    open_stateid: StateId,
+    known: &OpenRecord,
+) -> (Vec<Op>, Counted) {
     let args = close::Args { seqid: known.seqid, open_stateid };
     (vec![putfh(file), Op::Close(args)], Counted::Open)
 }
@@ -527,7 +446,7 @@ fn confirmed_stateid(results: &[OpRes]) -> Option<StateId> {
     }
 }
 
-fn answer_handle(results: &[OpRes]) -> Option<Handle> {
+pub(in crate::v4) fn answer_handle(results: &[OpRes]) -> Option<Handle> {
     results.iter().find_map(|result| match result {
         OpRes::Getfh(Ok(handle)) => Some(Handle(handle.0.clone())),
         _ => None,
@@ -540,5 +459,3 @@ fn owner_of(client_id: ClientId, owner: u64) -> StateOwner {
 
 /// How often an open may be lost before it is confirmed.
 const MAX_OPENS: u32 = 8;
-/// How often an open may be reclaimed while it is being closed.
-const MAX_CLOSES: u32 = 4;

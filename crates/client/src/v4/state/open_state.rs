@@ -1,6 +1,7 @@
 //! The known state of the files that are open at the server.
 
 use crate::protocol::{Handle, OpenContext};
+use crate::v4::state::change::Unanswered;
 use crate::v4::state::lock_state::Locks;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,10 +40,14 @@ pub(in crate::v4) struct OpenRecord {
     pub(in crate::v4) checked: Access,
     /// It was closed; a task that still has this entry has to look the file up again.
     pub(in crate::v4) closed: bool,
+    /// The task that closes it, if that is to be done later, and it has no users meanwhile.
+    pub(in crate::v4) closing: Option<Arc<()>>,
     pub(in crate::v4) stateid: StateId,
     /// The open owner, and the number of its next request (minor version 0).
     pub(in crate::v4) owner: u64,
     pub(in crate::v4) seqid: u32,
+    /// The last request that the open owner numbered, unless that was answered (minor version 0).
+    pub(in crate::v4) unanswered: Option<Arc<Unanswered>>,
     pub(in crate::v4) locks: Locks,
 }
 
@@ -107,9 +112,11 @@ impl Opens {
             cred: None,
             checked: Access::empty(),
             closed: false,
+            closing: None,
             stateid: StateId::ANONYMOUS,
             owner: self.new_owner(),
             seqid: 0,
+            unanswered: None,
             locks: Locks::default(),
         };
         OpenState {

@@ -9,7 +9,7 @@ use crate::state::{
 use crate::storage::client_tracking::SETTLE_ATTEMPTS;
 use crate::v4::context::Context;
 use crate::v4::ops::v40::{SequencedRequest, begin_sequenced};
-use crate::v4::owner_seqid::OwnerKind;
+use crate::v4::owner_seqid::{Numbered, OwnerKind};
 use crate::v4::status::{of_state, of_vfs};
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::op::{delegreturn, free_stateid, lock, lockt, locku, test_stateid};
@@ -133,7 +133,8 @@ async fn lock_sequenced(cx: &mut Context, args: lock::Args) -> lock::Res {
             cx.services.copies.quiesce(node).await;
             if let Some((cell, seqid)) = first {
                 // The next request of this owner has the number after.
-                let request = (OpCode::Lock, seqid);
+                let digest = cx.arguments_digest;
+                let request = Numbered { op: OpCode::Lock, seqid, digest, current: None };
                 cell.lock().await.executed(request, Default::default(), cx.current);
             }
             Ok(cx.set_stateid(id))

@@ -5,7 +5,7 @@
 use crate::callback::service_of;
 use crate::state::{self, ClientId, LockOwner, Owner, StateError, StateKey};
 use crate::v4::context::Context;
-use crate::v4::owner_seqid::{LastRequest, OwnerKind, SeqidCheck, Standing};
+use crate::v4::owner_seqid::{LastRequest, Numbered, OwnerKind, SeqidCheck, Standing};
 use crate::v4::status::of_state;
 use tokio::sync::OwnedMutexGuard;
 use weir_nfs::v4::Detailed;
@@ -111,7 +111,7 @@ pub(crate) struct SequencedRequest {
     last: OwnedMutexGuard<LastRequest>,
     owner: LockOwner,
     kind: OwnerKind,
-    request: (OpCode, u32),
+    request: Numbered,
     closed: Option<StateKey>,
 }
 
@@ -153,8 +153,8 @@ async fn begin<T, E>(
     cx: &mut Context,
     owner: LockOwner,
     kind: OwnerKind,
-    request: (OpCode, u32),
-    check: fn(&LastRequest, OpCode, u32) -> SeqidCheck,
+    (op, seqid): (OpCode, u32),
+    check: fn(&LastRequest, &Numbered) -> SeqidCheck,
 ) -> Result<SequencedRequest, Result<T, E>>
 where
     Result<T, E>: Decode,
@@ -163,7 +163,8 @@ where
     let address = cx.state().account(owner.client).address;
     let cell = cx.nfs.owners.cell(owner.clone(), kind, address, cx.now());
     let last = cell.ok_or(Err(Error::Resource.into()))?.lock_owned().await;
-    match check(&last, request.0, request.1) {
+    let request = Numbered { op, seqid, digest: cx.arguments_digest, current: cx.current };
+    match check(&last, &request) {
         SeqidCheck::Execute => Ok(SequencedRequest { last, owner, kind, request, closed: None }),
         SeqidCheck::Misordered => Err(Err(Error::BadSeqId.into())),
         SeqidCheck::Replay(result, current) => {

@@ -101,6 +101,36 @@ async fn an_owners_operations_are_executed_once_and_in_order() {
     );
 }
 
+/// Clients that have given a request up without a reply send another one with its seqid.
+#[tokio::test]
+async fn a_request_with_other_arguments_does_not_get_the_last_result() {
+    let f = Fixture::new().await;
+    let mut c = f.connect("old", 0).await;
+    let client_id = introduce(&mut c).await;
+    let process = Process { client_id, name: "process" };
+    let (file, opened) = process.open(&mut c, 5).await;
+    let lock_for = |owner: &'static str, offset| {
+        Op::Lock(lock::Args {
+            kind: LockType::Write,
+            reclaim: false,
+            offset,
+            length: 10,
+            locker: lock::Locker::New(lock::NewLocker {
+                open_seqid: 6,
+                open_stateid: opened.stateid,
+                lock_seqid: 0,
+                lock_owner: StateOwner { client_id, owner: owner.into() },
+            }),
+        })
+    };
+    let locked = on(&mut c, &file, lock_for("first", 0)).await;
+    assert!(matches!(locked, OpRes::Lock(Ok(_))), "{locked:?}");
+    assert_eq!(on(&mut c, &file, lock_for("first", 0)).await, locked);
+    for other in [lock_for("second", 0), lock_for("first", 100)] {
+        assert_eq!(on(&mut c, &file, other).await.status(), Err(Error::BadSeqId));
+    }
+}
+
 /// An open owner of a client, with operations on the file named "file".
 struct Process {
     client_id: u64,

@@ -32,6 +32,7 @@ pub(crate) mod table;
 use crate::protocol::Handle;
 use crate::v4::client::V4;
 use crate::v4::requests::putfh;
+use crate::v4::state::delegation::table::since_boot;
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use weir_nfs::v4::op::bind_conn_to_session::{self, DirFromClient};
@@ -42,7 +43,7 @@ impl V4 {
     /// The number of a file's delegation, if it can be relied on.
     pub(in crate::v4) fn grant_of(&self, handle: &Handle) -> Option<u64> {
         let lease = self.lease()?;
-        self.delegations.grant(handle, self.reconnects(), lease)
+        self.delegations.grant(handle, self.reconnects(), lease, since_boot())
     }
 
     /// Returns delegations that are due, as long as the mount exists.

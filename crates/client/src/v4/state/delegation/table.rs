@@ -1,6 +1,7 @@
 //! The delegations of a mount, and the callback service for them.
 
 use crate::protocol::{Handle, LockWaiters, OpenLockOwner};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -42,8 +43,8 @@ pub(in crate::v4) struct Table {
     pub(in crate::v4) refused: Vec<(Handle, StateId)>,
     /// Numbers delegations, and their uses.
     pub(in crate::v4) clock: u64,
-    /// When the last request that renewed the lease was sent.
-    pub(in crate::v4) renewed: Option<Instant>,
+    /// When the last request that renewed the lease was sent, as [`since_boot`].
+    pub(in crate::v4) renewed: Option<Duration>,
     pub(in crate::v4) session: SessionId,
     /// The number of the last callback.
     pub(in crate::v4) last: u32,
@@ -75,17 +76,23 @@ pub(in crate::v4) struct Held {
     pub(in crate::v4) due: bool,
 }
 
+/// Time since the machine booted. A lease runs on while the machine is suspended, and so does this, but not `Instant`.
+pub(in crate::v4) fn since_boot() -> Duration {
+    clock_gettime(ClockId::Boottime).try_into().unwrap_or_default()
+}
+
 impl Delegations {
-    /// The number of a file's delegation, if it can be relied on.
+    /// The number of a file's delegation, if it can be relied on `now`, which is a time [`since_boot`].
     pub(in crate::v4) fn grant(
         &self,
         handle: &Handle,
         reconnects: u64,
         lease: Duration,
+        now: Duration,
     ) -> Option<u64> {
         let table = &mut *self.table.lock();
         let held = table.held.get_mut(handle)?;
-        let fresh = table.renewed.is_some_and(|at| at.elapsed() < lease);
+        let fresh = table.renewed.is_some_and(|at| now.saturating_sub(at) < lease);
         if held.reconnects != reconnects && !held.due {
             held.due = true;
             self.due.notify_one();
@@ -157,8 +164,8 @@ impl Delegations {
         (table.session, table.last, table.unbound) = (session, 0, false);
     }
 
-    /// A request sent at `sent` was answered in the session, with these flags.
-    pub(in crate::v4) fn renewed(&self, sent: Instant, flags: StatusFlags) {
+    /// A request sent at `sent`, a time [`since_boot`], was answered in the session, with these flags.
+    pub(in crate::v4) fn renewed(&self, sent: Duration, flags: StatusFlags) {
         let down = StatusFlags::CB_PATH_DOWN
             | StatusFlags::CB_PATH_DOWN_SESSION
             | StatusFlags::BACKCHANNEL_FAULT;

@@ -10,6 +10,7 @@ use weir_xdr::Encoder;
 
 const SESSION: SessionId = [7; 16];
 const LEASE: Duration = Duration::from_secs(90);
+const NOW: Duration = Duration::from_secs(1000);
 
 fn handle(number: u32) -> Handle {
     Handle(Bytes::copy_from_slice(&number.to_be_bytes()))
@@ -34,13 +35,13 @@ fn read(number: u32) -> Delegation {
 fn with(files: u32) -> Delegations {
     let delegations = Delegations::default();
     delegations.begin_session(SESSION);
-    delegations.renewed(Instant::now(), StatusFlags::empty());
+    delegations.renewed(NOW, StatusFlags::empty());
     (0..files).for_each(|number| delegations.take(&handle(number), &read(number), 0));
     delegations
 }
 
 fn relied_on(delegations: &Delegations, number: u32) -> bool {
-    delegations.grant(&handle(number), 0, LEASE).is_some()
+    delegations.grant(&handle(number), 0, LEASE, NOW).is_some()
 }
 
 fn due(delegations: &Delegations) -> Vec<StateId> {
@@ -124,15 +125,37 @@ fn a_missed_callback_ends_all_delegations() {
         (StatusFlags::ADMIN_STATE_REVOKED, false),
     ] {
         let delegations = with(1);
-        delegations.renewed(Instant::now(), flag);
+        delegations.renewed(NOW, flag);
         assert!(!relied_on(&delegations, 0), "{flag:?}");
         assert_eq!(delegations.table.lock().unbound, down, "{flag:?}: the channel is bound again");
     }
     // A reconnect, or a lease that may have expired.
     let delegations = with(2);
-    assert_eq!(delegations.grant(&handle(0), 1, LEASE), None);
+    assert_eq!(delegations.grant(&handle(0), 1, LEASE, NOW), None);
     assert_eq!(due(&delegations), [stateid(0)]);
-    assert_eq!(delegations.grant(&handle(1), 0, Duration::ZERO), None);
+    assert_eq!(delegations.grant(&handle(1), 0, Duration::ZERO, NOW), None);
+}
+
+/// Recalls may have been missed while the machine was suspended.
+#[test]
+fn a_delegation_is_not_used_when_its_lease_may_have_expired() {
+    let delegations = with(1);
+    let grant = |now| delegations.grant(&handle(0), 0, LEASE, now);
+    assert!(grant(NOW + LEASE - Duration::from_millis(1)).is_some());
+    assert_eq!(grant(NOW + LEASE), None);
+    delegations.renewed(NOW + LEASE, StatusFlags::empty());
+    assert!(grant(NOW + LEASE).is_some());
+    // An answer that comes late renews no more than its request did.
+    delegations.renewed(NOW, StatusFlags::empty());
+    assert!(grant(NOW + LEASE).is_some());
+}
+
+/// Which the clock of `Instant` does not count.
+#[test]
+fn time_that_the_machine_was_suspended_counts() {
+    let boot = || Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap();
+    let (before, now, after) = (boot(), since_boot(), boot());
+    assert!(before <= now && now <= after);
 }
 
 #[test]
