@@ -240,12 +240,12 @@ fn grace_admits_reclaims_and_refuses_new_locks() {
     assert_eq!(state.nlm_lock(theirs, T0), Err(NlmError::NoGrace));
     state.nlm_lock(mine.clone(), T0).unwrap();
 
+    state.grace.end(LEASE);
     let open = state.open(request(a, WRITE), LEASE).unwrap();
     let target = LockTarget::Open(open, Bytes::from_static(b"thread"));
     let v4 = super::super::LockRequest { target, ..lock_under(open, a, true) };
     assert!(matches!(state.lock(v4, LEASE), Err(LockError::Denied(_))));
     assert_eq!(state.nlm_lock(mine, LEASE), Err(NlmError::NoGrace));
-    state.grace.end(LEASE);
     assert_eq!(state.nlm_drop_idle(LEASE + Duration::from_secs(1)), [other]);
     assert!(state.nlm_drop_idle(LEASE * 9).is_empty());
 }

@@ -4,7 +4,8 @@ use super::delegations::WANT_READ;
 use super::*;
 use crate::export::{CachePolicy, ClientAccess, ClientRule};
 use weir_nfs::v4::op::{
-    close, commit, create, link, locku, open_downgrade, read, readdir, remove, rename, secinfo, write,
+    close, commit, create, link, locku, open_downgrade, read, readdir, remove, rename, secinfo,
+    write,
 };
 use weir_nfs::v4::types::{FsId, LockType, StableHow};
 use weir_nfs::v4::{Bitmap, attr};
