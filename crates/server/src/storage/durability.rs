@@ -228,7 +228,7 @@ mod tests {
         Fixture {
             fault,
             export: Arc::new(Served::new(1, export)),
-            committer: Arc::new(Committer::new(Arc::new(WriteVerifier::new(1)))),
+            committer: Arc::new(Committer::new(Arc::default())),
             root,
         }
     }

@@ -1,11 +1,11 @@
 //! The write verifier, by which clients notice that unstable data may be lost.
 //!
-//! 1. The verifier changes with each run of the server and with each failed sync, whichever call
-//!    requested it (COMMIT, a stable WRITE, a change of names). A client that compares verifiers
-//!    then rewrites what it has not committed. The verifier also changes when the cache loses data
-//!    of the file outside any sync: another client may have received that error, or the file may
-//!    have left the cache since. No verifier is given twice for different losses: also not after an export was
-//!    removed and added again, or after an older state directory was restored ([`File::loss_epoch`]).
+//! 1. The verifier changes with each mount of an export's store, and so with each run of the server; and with each
+//!    failed sync, whichever call requested it (COMMIT, a stable WRITE, a change of names). A client that compares
+//!    verifiers then rewrites what it has not committed. The verifier also changes when the cache loses data of the
+//!    file outside any sync: another client may have received that error, or the file may have left the cache since.
+//!    No verifier is given twice for different losses: also not after an export was removed and added again, or after
+//!    an older state directory was restored ([`File::loss_epoch`]).
 //! 2. WRITE returns the verifier from before its write, COMMIT the one from after its sync. So they
 //!    differ if data was lost in between.
 
@@ -13,16 +13,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_pagecache::File;
 
-/// The write verifier of this run.
-#[derive(Debug)]
+/// What the write verifiers of all files have in common: the number of failed syncs.
+#[derive(Debug, Default)]
 pub struct WriteVerifier(AtomicU64);
 
 impl WriteVerifier {
-    /// Creates the verifier of run number `run`.
-    pub fn new(run: u32) -> Self {
-        Self(AtomicU64::new(u64::from(run) << 32))
-    }
-
     /// The verifier for a reply about `file`. WRITE must take it before it writes, so that later
     /// losses change it.
     pub fn get(&self, file: &File) -> [u8; 8] {

@@ -7,6 +7,7 @@ use crate::every_fault::at_every_call;
 use crate::export::Durability;
 use weir_nfs::v3::op::mknod::{self, What as Kind};
 use weir_nfs::v3::op::{commit, link, read, remove, rename, rmdir, setattr, symlink, write};
+use weir_nfs::v3::types::Verifier;
 
 const SET: SetAttr = SetAttr { mode: Some(0o640), ..SetAttr::NONE };
 const OLD: &[u8] = &[1; 10_000];
