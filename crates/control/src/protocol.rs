@@ -1,4 +1,4 @@
-//! Requests and replies.
+//! Requests and replies. A process that asks keeps its end open, also for writing, until it has the reply.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -142,7 +142,7 @@ impl Peer {
     /// Ends the connection without sending anything more.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        // Nothing is posted after this. Replies give their memory back, which other calls of the connection may wait for.
+        // Nothing is posted after this. Replies give back their memory, for which other calls may wait.
         let unsent = std::mem::take(&mut *self.outbox.lock());
         drop(unsent);
         self.posted.notify_one();

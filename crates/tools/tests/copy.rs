@@ -1,14 +1,15 @@
 //! Copies between stores created by a test.
 
+mod common;
+
 use async_trait::async_trait;
+use common::{make_empty, place, write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::memory::MemoryFs;
 use weir_tools::copy::{Copier, Options, Overwrite, Reflink, Summary};
-use weir_tools::mounts::Place;
-use weir_tools::origin::Origin;
 use weir_vfs::{
     Access, Acl, AclKind, AclName, AclWho, Attr, Caller, CreateMode, Created, EntryName, Error,
     FileId, FileKind, FileSystem, FileSystemDecorator, IoFlags, NewFile, OpenFile,
@@ -36,19 +37,6 @@ impl FileSystemDecorator for ListsForFiles {
     }
 }
 
-/// A store of another machine.
-struct Remote(Arc<MemoryFs>);
-
-impl FileSystemDecorator for Remote {
-    fn below(&self) -> &dyn FileSystem {
-        &*self.0
-    }
-
-    fn names_change_here(&self) -> bool {
-        false
-    }
-}
-
 /// A store that sets no attributes, and records which directories are synced.
 struct SetsNothing {
     store: Arc<MemoryFs>,
@@ -72,13 +60,6 @@ impl FileSystemDecorator for SetsNothing {
 }
 
 /// The file `name` in the root, as far as it exists.
-async fn place(fs: &CachedFs, name: &str) -> Place {
-    let attr = fs.lookup(&Caller::Own, fs.root().entry(name.as_bytes())).await.ok();
-    let name = name.as_bytes().to_vec();
-    let origin = Origin::default();
-    Place { fs: fs.clone(), dir: fs.root(), shown: "tree".into(), name: Some(name), attr, origin }
-}
-
 /// A server may answer LISTXATTRS with NFS4ERR_WRONG_TYPE or NFS4ERR_INVAL except for files and
 /// directories.
 #[tokio::test]
@@ -197,24 +178,6 @@ async fn nodes() -> Arc<MemoryFs> {
     store.symlink(&own, store.root().entry(b"link").with(&set), b"file").await.unwrap();
     store.mknod(&own, store.root().entry(b"pipe").with(&set), SpecialFile::Fifo).await.unwrap();
     store
-}
-
-/// Makes a file of these bytes.
-async fn write(fs: &CachedFs, name: &str, bytes: &[u8]) -> FileId {
-    let set = SetAttr { mode: Some(0o644), ..SetAttr::default() };
-    let new = fs.root().entry(name.as_bytes()).with(&set);
-    let id = fs.create(&Caller::Own, new, CreateMode::MayExist).await.unwrap().attr.id;
-    let file = fs.open(&Caller::Own, id, Access::READ | Access::WRITE).await.unwrap();
-    file.write_at_async(bytes, 0, IoFlags::empty()).await.unwrap();
-    file.sync_async(false).await.unwrap();
-    id
-}
-
-/// Creates an empty file.
-async fn make_empty(fs: &CachedFs, name: &str) {
-    let set = SetAttr::default();
-    let new = fs.root().entry(name.as_bytes()).with(&set);
-    fs.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
 }
 
 /// Copies `name` to the same name in another store.
@@ -673,54 +636,5 @@ async fn a_copy_has_the_users_attributes_of_the_file_that_it_replaces() {
         let expected =
             if preserve { b"user.of_source".to_vec() } else { b"user.of_replaced".to_vec() };
         assert_eq!(names, [expected]);
-    }
-}
-
-/// Two servers that were cloned number their files alike.
-#[tokio::test]
-async fn files_of_two_servers_are_not_taken_for_names_of_one() {
-    for in_place in [false, true] {
-        let cache = Cache::new(Config::default()).unwrap();
-        let to = cache.mount(MemoryFs::new());
-        // So that no copy has the number of its source.
-        make_empty(&to, "other").await;
-        if in_place {
-            let id = write(&to, "x", b"old").await;
-            to.link(&Caller::Own, id, to.root().entry(b"y")).await.unwrap();
-        }
-        let mut pairs = Vec::new();
-        for (name, bytes) in [("x", &b"of one"[..]), ("y", b"of the other")] {
-            let from = cache.mount(Arc::new(Remote(MemoryFs::new())));
-            let id = write(&from, name, bytes).await;
-            from.link(&Caller::Own, id, from.root().entry(b"second")).await.unwrap();
-            pairs.push((place(&from, name).await, place(&to, name).await));
-        }
-        let options = Options { preserve: true, in_place, ..Options::default() };
-        let copier = Arc::new(Copier::new(options, 32 << 20, ()));
-        copier.copy(pairs).await;
-        let said = copier.summary(Duration::from_secs(1), 0);
-        assert_eq!((said.failures.len(), said.hard_links), (in_place.into(), 0), "{said:?}");
-        let size = async |name: &str| place(&to, name).await.attr.unwrap().size;
-        assert!(in_place || (size("x").await, size("y").await) == (6, 12), "{said:?}");
-    }
-}
-
-#[tokio::test]
-async fn names_of_a_file_that_changes_meanwhile_are_names_of_one_copy() {
-    let cache = Cache::new(Config::default()).unwrap();
-    for from in [cache.mount(MemoryFs::new()), cache.mount(Arc::new(Remote(MemoryFs::new())))] {
-        let to = cache.mount(MemoryFs::new());
-        let id = write(&from, "x", b"data").await;
-        from.link(&Caller::Own, id, from.root().entry(b"y")).await.unwrap();
-        let x = (place(&from, "x").await, place(&to, "x").await);
-        let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
-        from.setattr(&Caller::Own, id, &set).await.unwrap();
-        let y = (place(&from, "y").await, place(&to, "y").await);
-        assert_ne!(x.0.attr, y.0.attr);
-        let options = Options { preserve: true, ..Options::default() };
-        let copier = Arc::new(Copier::new(options, 32 << 20, ()));
-        copier.copy(vec![x, y]).await;
-        let said = copier.summary(Duration::from_secs(1), 0);
-        assert_eq!((said.failures.len(), said.hard_links), (0, 1), "{said:?}");
     }
 }

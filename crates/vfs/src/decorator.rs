@@ -95,6 +95,7 @@ decorator! {
         fn max_file_size() -> u64;
         fn is_locked_by_programs() -> bool;
         fn names_change_here() -> bool;
+        fn numbering() -> u64;
     }
     asynchronous {
         Statfs: fn statfs() -> FsStat;

@@ -268,6 +268,13 @@ pub trait FileSystem: Send + Sync + 'static {
         true
     }
 
+    /// Stores of one process that return the same number here are of one file system or server: two files of them with
+    /// one `fsid` and one identity are one file. Clones of a file system, or of a server, have files of the same
+    /// identities, but another number.
+    fn numbering(&self) -> u64 {
+        std::ptr::from_ref(self).cast::<()>().addr() as u64
+    }
+
     /// Opens a regular file's data. It stays usable after the file's last name is gone.
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>>;
 

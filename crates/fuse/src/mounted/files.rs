@@ -116,7 +116,10 @@ impl Mounted {
             None if made.created => match self.fs.open_made(&caller, made.attr.id, access).await {
                 Ok(file) => file,
                 Err(error) => {
-                    self.remove_made(&caller, dir.entry(name), made.attr.id).await;
+                    // After any other failure, another client may use it by now.
+                    if error == Error::AccessDenied {
+                        self.remove_made(&caller, dir.entry(name), made.attr.id).await;
+                    }
                     return Err(error.into());
                 }
             },

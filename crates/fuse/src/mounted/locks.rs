@@ -213,9 +213,9 @@ impl Mounted {
 
     /// Makes both caches drop what others have changed.
     async fn see_others(&self, node: u64, open: &OpenFile) {
-        self.fs.revalidate(open.file.id()).await;
+        let is_proof = self.fs.revalidate(open.file.id()).await;
         match open.file.getattr().await {
-            Ok(attr) if self.nodes.has_pages_of(node, attr.change) => {}
+            Ok(attr) if is_proof && self.nodes.has_pages_of(node, attr.change) => {}
             // Noted when they are dropped: who asks meanwhile drops them, too, and waits for it.
             Ok(attr) => {
                 self.kernel_pages.drop_now(node).await;

@@ -20,10 +20,12 @@ impl CachedFs {
     }
 
     /// Makes later reads return what other programs had written to a file's store before this call. This
-    /// writes back dirty data, looks at the store, and drops pages that this does not prove to be current.
-    pub async fn revalidate(&self, id: FileId) {
-        if let Some(mapping) = self.shared.live(id) {
-            mapping.revalidate().await;
+    /// writes back dirty data, looks at the store, and drops pages that this does not prove to be current. Returns
+    /// whether an equal change attribute proves that the file is the same: not if it is a time stamp.
+    pub async fn revalidate(&self, id: FileId) -> bool {
+        match self.shared.live(id) {
+            Some(mapping) => mapping.revalidate().await,
+            None => false,
         }
     }
 }

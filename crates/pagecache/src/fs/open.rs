@@ -22,8 +22,8 @@ impl CachedFs {
         self.open_made(caller, id, access).await
     }
 
-    /// Opens a regular file that `caller` has just created: with any access, whatever its mode says, if the store lets
-    /// the program itself do that.
+    /// Opens a regular file that `caller` has just created: with any access, also one that its mode
+    /// denies, if the store lets the program itself do that.
     ///
     /// # Errors
     /// As of [`open`](Self::open).

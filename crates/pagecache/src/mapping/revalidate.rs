@@ -54,8 +54,9 @@ impl Mapping {
     }
 
     /// Shows what others had written to the file before the call, as the holder of a lock that was
-    /// just granted expects: drops the clean pages that are not proven to be current.
-    pub(crate) async fn revalidate(self: &Arc<Self>) {
+    /// just granted expects: drops the clean pages that are not proven to be current. Returns whether the change
+    /// attribute proves anything.
+    pub(crate) async fn revalidate(self: &Arc<Self>) -> bool {
         for left in (0..LOOKS).rev() {
             // Open files get the error of what is lost.
             let _ = self.write_or_lose(0..u64::MAX).await;
@@ -76,8 +77,9 @@ impl Mapping {
                 self.drop_unproven(&mut state, 0..u64::MAX);
                 state.overlay.doubts_dropped();
             }
-            return;
+            return is_exact;
         }
+        false
     }
 
     /// Applies the cache's state to attributes from the store. `look`: the state of the file before

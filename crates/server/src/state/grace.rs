@@ -2,9 +2,10 @@
 //! client gets new state.
 //!
 //! 1. Grace ends at the first sweep after a fixed time, or when every client that had state has completed its
-//!    reclaims. If no client had state, there is no grace period. The sweep also notes that absent clients may not
-//!    reclaim in a later run, and nothing is granted until that is on disk: a client that might reclaim a lock after
-//!    another restart, and a client that has got it meanwhile, would both rely on it (RFC 8881 section 8.4.3).
+//!    reclaims. If no client had state, there is no grace period. The sweep also notes that absent NFSv4 clients may
+//!    not reclaim in a later run, and nothing is granted until that is on disk: a client that might reclaim a lock
+//!    after another restart, and a client that has got it meanwhile, would both rely on it (RFC 8881 section 8.4.3).
+//!    The records of absent NLM hosts are removed within seconds.
 //! 2. Only a client that the previous run recorded on disk may reclaim, and only as the principal
 //!    that it had then. Until grace ends, no other principal gets its name.
 //! 3. Meanwhile names are not removed or changed, sizes are not set, and there is no I/O without an

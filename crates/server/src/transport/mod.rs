@@ -11,9 +11,9 @@
 //!    take about [`TransportLimits::reply_bytes`]. At either bound, further calls wait in the
 //!    socket. The replies of all connections together take [`TransportLimits::all_reply_bytes`], of
 //!    which each address has a share.
-//! 4. At most [`TransportLimits::connections`] connections are open, of which each address has a
-//!    share. The server closes further connections at once and logs that. It closes a connection
-//!    that has been idle for long, unless it serves a backchannel, and one whose peer is gone.
+//! 4. At most [`TransportLimits::connections`] connections are open, or have calls in progress after their end, of
+//!    which each address has a share. The server closes further connections at once and logs that. It closes a
+//!    connection that has been idle for long, unless it serves a backchannel, and one whose peer is gone.
 
 mod accept_errors;
 mod call;
@@ -52,7 +52,7 @@ const SMALL_BYTES: usize = 16 << 10;
 /// Bounds on what peers can make the server hold.
 #[derive(Clone, Debug)]
 pub struct TransportLimits {
-    /// Open connections. An address may have as many as it leaves free.
+    /// Connections that are open, or have calls in progress. An address may have as many as it leaves free.
     pub connections: usize,
     /// Largest record, in bytes.
     pub record_bytes: usize,
@@ -194,7 +194,8 @@ impl Transport {
             None => {
                 let (open, limit) = (self.addresses.connections.used(), self.limits.connections);
                 warn!(
-                    "refusing {addr}: {open} of {limit} connections are open, and {} has used up its share",
+                    "refusing {addr}: {open} of {limit} connections are open or have calls in progress, and {} has used up its \
+                     share",
                     addr.ip()
                 );
             }

@@ -11,7 +11,6 @@
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use futures_util::{StreamExt, stream};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use weir_pagecache::File;
 use weir_vfs::{Attr, FileId, FileKind, WholeRead};
@@ -103,21 +102,18 @@ pub fn is_same(a: &Attr, b: &Attr) -> bool {
     a.id.ino == b.id.ino && (is_one_file_system(a, b) || times(a) == times(b))
 }
 
-/// Tells the file of one name from that of another name. Cloned servers may give their file systems and files the
-/// same numbers.
+/// Tells the file of one name from that of another name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
-    /// The address of a server's store; this machine's stores number their file systems alike.
-    server: Option<usize>,
+    /// Of the store ([`FileSystem::numbering`](weir_vfs::FileSystem::numbering)).
+    numbering: u64,
     fsid: u64,
     id: FileId,
 }
 
 impl Identity {
     pub(crate) fn of(place: &Place, attr: &Attr) -> Self {
-        let store = place.fs.store();
-        let server = (!store.names_change_here()).then(|| Arc::as_ptr(store).addr());
-        Self { server, fsid: attr.fsid, id: attr.id }
+        Self { numbering: place.fs.store().numbering(), fsid: attr.fsid, id: attr.id }
     }
 }
 

@@ -30,6 +30,8 @@ struct Deletion<'a> {
     /// Directories of the source, as they were before they were listed.
     read: Vec<(Place, Attr)>,
     extraneous: Vec<Extraneous>,
+    /// A failure for each file of the source that the mirror lacks.
+    lacking: Vec<Failure>,
 }
 
 /// What the source lacks in a directory of its mirror.
@@ -65,41 +67,44 @@ struct Removed {
     is_gone: bool,
 }
 
-/// Removes from the directory `to` what `from` does not have.
+/// Removes from the directory `to` what `from` does not have. Returns what has changed in the source since it was
+/// copied, if so: nothing is removed then, because what seems to be gone may have been moved.
 ///
 /// # Errors
-/// A directory cannot be listed, or the source has changed: nothing is removed then.
+/// A directory cannot be listed: nothing is removed.
 pub(super) async fn extraneous(
     copier: &Copier,
     mirror: &Mirror,
     from: &Place,
     to: &Place,
     deletes_excluded: bool,
-) -> Result<()> {
+) -> Result<Vec<Failure>> {
     let (top, there) = (from.existing("read")?.clone(), to.existing("read")?.clone());
     let now = from.found_again(top.id, || from.fs.getattr(top.id)).await;
     let now = now.asked(|| format!("read {}", from.shown))?;
-    let (read, extraneous) = (Vec::new(), Vec::new());
-    let mut deletion = Deletion { copier, mirror, deletes_excluded, top: &top, read, extraneous };
+    let (read, extraneous, lacking) = (Vec::new(), Vec::new(), Vec::new());
+    let mut deletion =
+        Deletion { copier, mirror, deletes_excluded, top: &top, read, extraneous, lacking };
     let mut ahead =
         vec![Pair { from: (from.clone(), now), to: (to.clone(), there), path: Vec::new() }];
     while let Some(pair) = ahead.pop() {
         deletion.list(pair, &mut ahead).await?;
     }
     if deletion.extraneous.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     if !copier.options.dry_run {
         let read = deletion.read.iter().map(|(place, attr)| (place, attr));
-        changed_directories(read).await.into_iter().for_each(|failure| copier.fail(failure));
-    }
-    if copier.failed() {
-        return Err(nothing_removed(to));
+        let mut changed = std::mem::take(&mut deletion.lacking);
+        changed.extend(changed_directories(read).await);
+        if !changed.is_empty() {
+            return Ok(changed);
+        }
     }
     for extraneous in std::mem::take(&mut deletion.extraneous) {
         deletion.remove_from(extraneous).await?;
     }
-    Ok(())
+    Ok(Vec::new())
 }
 
 /// The failure of a removal that was not begun.
@@ -132,7 +137,9 @@ impl Deletion<'_> {
             .collect();
         let found = to.children(there.id).await?;
         let Others { same, missing } = self.others(&wanted, &found, &to, &there).await?;
-        missing.iter().filter_map(|name| wanted.get(name)).for_each(|(place, _)| self.lack(place));
+        for (place, _) in missing.iter().filter_map(|name| wanted.get(name)) {
+            self.lack(place);
+        }
         let mut files = Vec::new();
         for (place, there) in found {
             let name = place.name.clone().unwrap_or_default();
@@ -160,13 +167,11 @@ impl Deletion<'_> {
         Ok(())
     }
 
-    /// Reports a file of the source that the mirror lacks, unless it was not to be made.
-    fn lack(&self, source: &Place) {
-        if !self.copier.options.dry_run {
-            let asked = format!("copy {}", source.shown);
-            let failure = Failure::new(asked, "it was not there when its directory was copied");
-            self.copier.fail(failure.advice("repeat the command to copy it"));
-        }
+    /// Notes a file of the source that the mirror lacks.
+    fn lack(&mut self, source: &Place) {
+        let asked = format!("copy {}", source.shown);
+        let failure = Failure::new(asked, "it was not there when its directory was copied");
+        self.lacking.push(failure.advice("repeat the command to copy it"));
     }
 
     /// Removes what the source lacks in a directory.

@@ -1,12 +1,14 @@
 //! Mirrors of trees: a copy that skips what is up to date, and then a removal of what the source lacks.
 //!
 //! ```text
-//!   copy --(no failure)--> remove what the source lacks --(a directory was in the way)--> copy again
+//!   copy --(no failure)--> compare --(same source)--> remove what it lacks --(a directory was in the way)--> copy
+//!     ^------(it changed)-----|
 //! ```
 //!
 //! 1. Nothing is removed unless everything before succeeded: a source that cannot be listed, or is not
 //!    there, removes nothing. Nor does one that has a name which was not there when it was copied, or whose directories
-//!    change while they are compared: what seems to be gone may have been moved.
+//!    change while they are compared: what seems to be gone may have been moved. Then the copy is repeated, at most
+//!    [`COPIES`] times in all.
 //! 2. A removal follows no link, and stays in the destination.
 //! 3. Names that the filter leaves out are protected, with the directories above them.
 
@@ -19,24 +21,39 @@ use weir_vfs::{Caller, Error, FileKind};
 
 mod delete;
 
+/// How often a source that changes is copied before a mirror gives up removing.
+const COPIES: usize = 3;
+
 /// Makes `to` the mirror of `from`, as the options of the copier and its `mirror` require. With
 /// `deletes_excluded`, the filter protects nothing.
 pub async fn sync(copier: &Arc<Copier>, from: &Place, to: &Place, deletes_excluded: bool) {
     let Some(mirror) = copier.options.mirror.clone() else { return };
     copier.copy(vec![(from.clone(), to.clone())]).await;
     let is_tree = from.attr.as_ref().is_some_and(|attr| attr.kind == FileKind::Directory);
-    if !mirror.deletes || !is_tree || copier.is_interrupted() {
-        return;
-    }
-    if copier.failed() {
-        return copier.fail(delete::nothing_removed(to));
-    }
-    let deleted = tokio::select! {
-        deleted = delete_from(copier, &mirror, from, to, deletes_excluded) => deleted,
-        () = copier.interrupted() => return,
-    };
-    if let Err(failure) = deleted {
-        return copier.fail(failure);
+    let mut copies = 1;
+    loop {
+        if !mirror.deletes || !is_tree || copier.is_interrupted() {
+            return;
+        }
+        if copier.failed() {
+            return copier.fail(delete::nothing_removed(to));
+        }
+        let deleted = tokio::select! {
+            deleted = delete_from(copier, &mirror, from, to, deletes_excluded) => deleted,
+            () = copier.interrupted() => return,
+        };
+        match deleted {
+            Err(failure) => return copier.fail(failure),
+            Ok(changed) if changed.is_empty() => break,
+            Ok(_) if copies < COPIES => {
+                copies += 1;
+                copier.copy_again(from.clone(), to.clone()).await;
+            }
+            Ok(changed) => {
+                changed.into_iter().for_each(|failure| copier.fail(failure));
+                return copier.fail(delete::nothing_removed(to));
+            }
+        }
     }
     if mirror.is_blocked.swap(false, Ordering::Relaxed) && !copier.options.dry_run {
         // What was in the way is gone, unless the filter protects something in it.
@@ -51,12 +68,12 @@ async fn delete_from(
     from: &Place,
     to: &Place,
     deletes_excluded: bool,
-) -> Result<()> {
+) -> Result<Vec<Failure>> {
     // It may have been made by the copy.
     let to = match (&to.attr, &to.name) {
         (None, Some(name)) => match to.fs.lookup(&Caller::Own, to.dir.entry(name)).await {
             Ok(attr) => Place { attr: Some(attr), ..to.clone() },
-            Err(Error::NotFound) if copier.options.dry_run => return Ok(()),
+            Err(Error::NotFound) if copier.options.dry_run => return Ok(Vec::new()),
             Err(error) => return Err(Failure::of(format!("find {}", to.shown), error)),
         },
         _ => to.clone(),

@@ -339,7 +339,7 @@ fn stream(source: &Location, options: &Options) -> Result<Option<std::fs::File>>
     }
 }
 
-/// Whether a stream is what answers to questions are read from, by whatever name.
+/// Whether a stream is what answers to questions are read from, under any name.
 fn is_standard_input(stream: &std::fs::File) -> bool {
     let identity = |found: rustix::io::Result<rustix::fs::Stat>| {
         found.map(|found| (found.st_dev, found.st_ino, found.st_rdev))

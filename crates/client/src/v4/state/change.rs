@@ -17,6 +17,7 @@ use crate::protocol::{Handle, OpenLockOwner};
 use crate::v4::client::V4;
 use crate::v4::session::answer::{Answer, Step};
 use crate::v4::session::state::Session;
+use crate::v4::state::numbered::{Counted, Unanswered};
 use crate::v4::state::open::answer_handle;
 use crate::v4::state::open_state::{OpenRecord, OpenState};
 use std::sync::Arc;
@@ -24,21 +25,6 @@ use weir_nfs::v4::op::lock::Locker;
 use weir_nfs::v4::types::{ClientId, StateId};
 use weir_nfs::v4::{Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
-
-/// The owner that a request is numbered by, where requests are numbered.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::v4) enum Counted {
-    Open,
-    Lock(OpenLockOwner),
-}
-
-/// A request that is numbered and not answered.
-pub(in crate::v4) struct Unanswered {
-    cred: OpaqueAuth,
-    operation: &'static str,
-    ops: Vec<Op>,
-    counted: Counted,
-}
 
 /// Builds a request from the known state, anew for each attempt.
 pub(in crate::v4) type Build<'a> =
@@ -233,10 +219,10 @@ impl OpenRecord {
                     self.locks.granted(owner, *stateid);
                 }
             }
-            (_, OpRes::Open(Ok(opened))) => {
-                if answer_handle(&answer.results).as_ref() == Some(file) {
-                    self.absorb_stateid(opened.stateid);
-                }
+            (_, OpRes::Open(Ok(opened)))
+                if answer_handle(&answer.results).as_ref() == Some(file) =>
+            {
+                self.absorb_stateid(opened.stateid);
             }
             (_, OpRes::OpenConfirm(Ok(stateid))) => self.absorb_stateid(*stateid),
             _ => {}

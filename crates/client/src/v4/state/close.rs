@@ -6,11 +6,11 @@
 //!    ([`close_later`](V4::close_later)), or the file has users again, or the mount ends.
 
 use crate::backoff::Backoff;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::protocol::{Handle, OpenContext};
 use crate::v4::client::V4;
 use crate::v4::state::open::close_ops;
-use crate::v4::state::open_state::{OpenRecord, OpenState, is_state_lost};
+use crate::v4::state::open_state::{OpenRecord, OpenState, is_state_lost, is_timed_out};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use weir_nfs::v4::types::StateId;
@@ -116,9 +116,11 @@ impl V4 {
         {
             let mut known = state.known.lock();
             // A new user finds this entry, and with it the owner that numbers its requests.
-            (known.closed, known.closing) = (false, Some(Arc::clone(&this)));
-            // Without a stateid, only the reply to another OPEN says what to close.
-            unknown.take_if(|_| known.stateid != StateId::ANONYMOUS);
+            known.closed = false;
+            let is_closing = known.closing.replace(Arc::clone(&this)).is_some();
+            // Without a stateid, only the reply to another OPEN says what to close; also if the one that is known may
+            // have been closed before.
+            unknown.take_if(|_| known.stateid != StateId::ANONYMOUS && !is_closing);
         }
         let (mount, state, cred) = (Weak::clone(&self.me), Arc::clone(state), Arc::clone(cred));
         tokio::spawn(async move {
@@ -182,11 +184,6 @@ impl V4 {
             self.close_file(open).await;
         }
     }
-}
-
-/// Whether the server may have executed a request, although the mount has given it up.
-pub(super) fn is_timed_out(error: &Error) -> bool {
-    matches!(error, Error::TimedOut { .. })
 }
 
 /// How often an open may be reclaimed while it is being closed.

@@ -1,7 +1,7 @@
 //! The locks of an open file, as known to the client.
 
 use crate::protocol::OpenLockOwner;
-use crate::v4::state::change::Unanswered;
+use crate::v4::state::numbered::Unanswered;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use weir_nfs::v4::types::StateId;

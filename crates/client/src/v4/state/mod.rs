@@ -5,5 +5,6 @@ pub(crate) mod close;
 pub(crate) mod delegation;
 pub(crate) mod lock;
 pub(crate) mod lock_state;
+pub(crate) mod numbered;
 pub(crate) mod open;
 pub(crate) mod open_state;

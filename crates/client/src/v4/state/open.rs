@@ -14,9 +14,10 @@ use crate::protocol::{Handle, NewEntry, OpenContext};
 use crate::v4::client::V4;
 use crate::v4::requests::{node_ops, putfh};
 use crate::v4::session::state::Session;
-use crate::v4::state::change::Counted;
-use crate::v4::state::close::is_timed_out;
-use crate::v4::state::open_state::{OpenRecord, OpenState, is_gone, is_state_lost, newest};
+use crate::v4::state::numbered::Counted;
+use crate::v4::state::open_state::{
+    OpenRecord, OpenState, is_gone, is_state_lost, is_timed_out, newest,
+};
 use std::sync::Arc;
 use weir_nfs::v4::op::open::{
     Args, Claim, DelegationType, How, Opened, ResultFlags, ShareAccess, ShareDeny,
@@ -80,11 +81,12 @@ impl V4 {
                     let known = state.known.lock();
                     (known.is_open(), known.closing.is_some())
                 };
-                if !is_open && (is_closing || is_timed_out(&error)) {
-                    // The server may have it open; by this request perhaps.
-                    if !is_closing {
-                        self.close_later(&state, &cred, Some(asked));
-                    }
+                if !is_open && is_timed_out(&error) {
+                    // The server may have it open, by this request.
+                    self.close_later(&state, &cred, Some(asked));
+                    return Err(error);
+                }
+                if !is_open && is_closing {
                     return Err(error);
                 }
                 let was_opened_by = {

@@ -1,8 +1,9 @@
 //! The known state of the files that are open at the server.
 
+use crate::error::Error;
 use crate::protocol::{Handle, OpenContext};
-use crate::v4::state::change::Unanswered;
 use crate::v4::state::lock_state::Locks;
+use crate::v4::state::numbered::Unanswered;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -150,6 +151,11 @@ impl Opens {
 /// Whether the file can no longer be opened under its name.
 pub(in crate::v4) fn is_gone(error: &crate::Error) -> bool {
     matches!(error.to_vfs(), weir_vfs::Error::Stale | weir_vfs::Error::NotFound)
+}
+
+/// Whether the server may have executed a request, although the mount has given it up.
+pub(in crate::v4) fn is_timed_out(error: &Error) -> bool {
+    matches!(error, Error::TimedOut { .. })
 }
 
 /// Whether the error says that the server does not have a stateid's state (any more).

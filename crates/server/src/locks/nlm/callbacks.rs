@@ -209,7 +209,7 @@ struct Connection {
 
 /// How a host is reached.
 enum Way {
-    Open(Connection),
+    Open(Box<Connection>),
     New(Taken),
 }
 
@@ -369,14 +369,14 @@ impl Caller {
     /// The connection of the last call, or else a part of the peer's share for a new one. Waits for it without a limit.
     async fn way(&mut self) -> Way {
         match self.connection.take() {
-            Some(connection) => Way::Open(connection),
+            Some(connection) => Way::Open(Box::new(connection)),
             None => Way::New(self.shares.connections.take(1).await),
         }
     }
 
     async fn connected(&self, way: Way) -> Result<Connection, Failed> {
         match way {
-            Way::Open(connection) => Ok(connection),
+            Way::Open(connection) => Ok(*connection),
             Way::New(one) => self.connect(one).await.map_err(|error| Failed { error, sent: false }),
         }
     }

@@ -188,7 +188,7 @@ impl Background {
     /// Reads the next piece, and checks that the copy's user may still copy it.
     async fn read(&self, copying: &Copying) -> Result<SourcePiece, Error> {
         let piece = copying.read().await?;
-        // What was written whole is complete, whatever its user may do now.
+        // What was written whole is complete, also if its user may not do that any more.
         if !matches!(piece, SourcePiece::End) {
             copying.check_rights(self.exports.rights(), self.clock.monotonic()).await?;
         }

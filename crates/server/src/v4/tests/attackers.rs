@@ -4,7 +4,7 @@ use super::v40::{introduce_at, introduce_run_at};
 use super::*;
 use crate::state::ClientId;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_nfs::v4::Bitmap;
 use weir_nfs::v4::op::{create, readdir, setclientid};
 use weir_vfs::{Caller, CreateMode, SetAttr};

@@ -43,6 +43,10 @@ impl FileSystem for LocalFs {
         self.io.max_file_size
     }
 
+    fn numbering(&self) -> u64 {
+        self.tree.device_number()
+    }
+
     async fn statfs(&self) -> Result<FsStat> {
         self.call(|| {
             let stat = rustix::fs::fstatvfs(self.tree.root()).map_err(io::Error::from)?;

@@ -87,8 +87,12 @@ impl Listing {
     }
 
     /// Calls `each` for the next names, except `.` and `..`, until it returns false; returns whether the end was
-    /// reached. A name for which it returns false comes again.
-    pub(super) fn each(&mut self, mut each: impl FnMut(Name<'_>) -> bool) -> Result<bool> {
+    /// reached. A name for which it returns false comes again, if the listing `is_kept`.
+    pub(super) fn each(
+        &mut self,
+        is_kept: bool,
+        mut each: impl FnMut(Name<'_>) -> bool,
+    ) -> Result<bool> {
         while let Some(Entry { name, ino, next, kind }) = self.rest.front() {
             if !each(Name { name, ino: *ino, next: *next, kind: *kind }) {
                 return Ok(false);
@@ -109,6 +113,9 @@ impl Listing {
                 continue;
             }
             is_full = is_full || !each(Name { name, ino, next, kind });
+            if is_full && !is_kept {
+                return Ok(false);
+            }
             match is_full {
                 true => self.rest.push_back(Entry { name: name.to_owned(), ino, next, kind }),
                 false => self.position = next,

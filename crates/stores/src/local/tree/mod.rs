@@ -285,6 +285,12 @@ impl Tree {
         self.not_found.lock().get(&id).is_some_and(held)
     }
 
+    /// Of the mounted file system that the tree is in.
+    pub(super) fn device_number(&self) -> u64 {
+        let (major, minor) = self.device;
+        u64::from(major) << 32 | u64::from(minor)
+    }
+
     /// Fails for files on another file system.
     pub(super) fn check_device(&self, stat: &Statx) -> Result<()> {
         let here = (stat.stx_dev_major, stat.stx_dev_minor) == self.device
@@ -519,7 +525,7 @@ impl Tree {
         position: u64,
         each: impl FnMut(Name<'_>) -> bool,
     ) -> Result<bool> {
-        self.listing(dir, position)?.each(each)
+        self.listing(dir, position)?.each(false, each)
     }
 
     /// The same for the directory `id`, for one lister: continues the listing that has come to that position, and
@@ -535,7 +541,7 @@ impl Tree {
             Some(kept) => kept,
             None => (self.listings.number(), self.listing(dir, position)?),
         };
-        let is_end = listing.each(each)?;
+        let is_end = listing.each(true, each)?;
         if !is_end {
             self.listings.keep(id, number, listing);
         }
