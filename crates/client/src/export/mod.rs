@@ -1,8 +1,9 @@
 //! Files of an export by path.
 //!
 //! 1. Every operation takes at most the time limit of its [`Export`]. One whose future is dropped
-//!    earlier, by the limit or the caller, sends nothing more; what the server may have executed is
-//!    not undone, and a file that it opened is closed again.
+//!    earlier, by the limit or the caller, begins no further request. What the server may have executed is
+//!    not undone, and a request that is under way may still reach the server when it answers again: so a write that was
+//!    given up may replace a later one of the same bytes. A file that the operation opened is closed again.
 //! 2. Nothing is cached here: a change is at the server, and durable there, when its future is done
 //!    (buffered writes: [`File`]).
 

@@ -1,14 +1,18 @@
 //! Locks, as the kernel asks for them.
 
 use super::{Kernel, eventually};
+use crate::mounted::{Keeper, Settings};
 use crate::wire::abi::{self, opcode};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_pagecache::{Cache, Config};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Access, Caller, Error, IoFlags, OpenFile};
-use zerocopy::IntoBytes;
+use weir_vfs::{
+    Access, Attr, Caller, CreateMode, Created, Error, FileId, FileSystem, FileSystemDecorator,
+    IoFlags, NewFile, OpenFile, OpenFileDecorator, Result,
+};
+use zerocopy::{FromBytes, IntoBytes};
 
 const EXCLUSIVE: i32 = libc::F_WRLCK;
 const SHARED: i32 = libc::F_RDLCK;
@@ -353,4 +357,77 @@ fn what_others_wrote_is_seen_under_a_lock() {
     });
     assert_eq!(kernel.set_lock(node, &lock(fh, 1, SHARED)), 0);
     assert_eq!(kernel.read(node, fh, 0, 10), b"theirs");
+}
+
+/// A store whose change attributes may be time stamps.
+struct Stamped {
+    store: Arc<MemoryFs>,
+    is_exact: bool,
+}
+
+struct StampedFile {
+    file: Arc<dyn OpenFile>,
+    is_exact: bool,
+}
+
+#[async_trait::async_trait]
+impl FileSystemDecorator for Stamped {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.store
+    }
+
+    async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
+        let file = self.store.open(caller, id, access).await?;
+        Ok(Arc::new(StampedFile { file, is_exact: self.is_exact }))
+    }
+
+    async fn create_open(
+        &self,
+        caller: &Caller,
+        new: NewFile<'_>,
+        mode: CreateMode,
+    ) -> Result<(Created, Option<Arc<dyn OpenFile>>)> {
+        Ok((self.store.create(caller, new, mode).await?, None))
+    }
+}
+
+impl OpenFileDecorator for StampedFile {
+    fn below(&self) -> &dyn OpenFile {
+        &*self.file
+    }
+
+    fn change_is_exact(&self, _: &Attr) -> bool {
+        self.is_exact
+    }
+}
+
+#[test]
+fn a_lock_drops_the_kernels_pages_unless_the_change_attribute_proves_them() {
+    for is_exact in [true, false] {
+        let settings = Settings { keeper: Keeper::Kernel, ..Settings::default() };
+        let store = Arc::new(Stamped { store: MemoryFs::new(), is_exact });
+        let mut kernel = Kernel::start_with(store, settings);
+        let (node, fh) = kernel.create(b"f");
+        kernel.write(node, fh, 0, b"data");
+        let mut dropped = Vec::new();
+        for _ in 0..4 {
+            let number = kernel.ask(opcode::SETLK, node, &[lock(fh, 1, SHARED).as_bytes()]);
+            let mut drops = false;
+            loop {
+                match kernel.receive() {
+                    (0, abi::NOTIFY_INVAL_INODE, content) => {
+                        let out = abi::InvalInodeOut::read_from_bytes(&content).unwrap();
+                        // A negative offset means the attributes alone.
+                        drops |= out.off >= 0;
+                    }
+                    (0, ..) => {}
+                    reply => break assert_eq!((reply.0, reply.1), (number, 0)),
+                }
+            }
+            dropped.push(drops);
+            assert_eq!(kernel.set_lock(node, &lock(fh, 1, NONE)), 0);
+        }
+        // Before, the write was its own change.
+        assert_eq!(dropped[2..], [!is_exact; 2], "exact: {is_exact}");
+    }
 }
