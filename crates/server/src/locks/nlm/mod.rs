@@ -138,9 +138,12 @@ impl Nlm4 {
         let now = self.services.now();
         let gone = self.services.state.lock().nlm_drop_idle(now);
         if !gone.is_empty()
-            && let Err(error) = self.services.recovery.forget_hosts(gone).await
+            && let Err(error) = self.services.recovery.forget_hosts(gone.clone()).await
         {
             error!("cannot write the state database: {error}");
+            // Until they are forgotten, they may reclaim after a restart; so it is tried again.
+            let mut state = self.services.state.lock();
+            gone.into_iter().for_each(|host| state.nlm_remembered(host, now));
         }
     }
 
