@@ -8,7 +8,7 @@
 //! 1. Nothing is removed unless everything before succeeded: a source that cannot be listed, or is not
 //!    there, removes nothing. Nor does one that has a name which was not there when it was copied, or whose directories
 //!    change while they are compared: what seems to be gone may have been moved. Then the copy is repeated, at most
-//!    [`COPIES`] times in all.
+//!    three times in all.
 //! 2. A removal follows no link, and stays in the destination.
 //! 3. Names that the filter leaves out are protected, with the directories above them.
 
