@@ -12,6 +12,7 @@ use std::time::Duration;
 use weir_client::{Export, MountOptions, NfsFs, NfsUrl};
 use weir_nfs::v4::OpCode;
 use weir_stores::memory::MemoryFs;
+use weir_stores::testing::Endless;
 use weir_stores::testing::{new_file, read_all, write};
 use weir_vfs::{
     Caller, CreateMode, DirPage, Error, FileId, FileSystem, FileSystemDecorator, FileSystemMethod,
@@ -190,25 +191,6 @@ async fn a_listing_with_names_that_lead_elsewhere_is_an_error() {
             assert_eq!(listed.map(names), expected, "NFSv{version} {}", name.escape_ascii());
             nfs.unmount().await;
         }
-    }
-}
-
-/// A store whose directories begin again at their end.
-struct Endless(Arc<MemoryFs>);
-
-#[async_trait]
-impl FileSystemDecorator for Endless {
-    fn below(&self) -> &dyn FileSystem {
-        &*self.0
-    }
-
-    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> weir_vfs::Result<DirPage> {
-        let request = ReaddirRequest { max_entries: 2, ..request };
-        let mut page = self.0.readdir(caller, request).await?;
-        if std::mem::take(&mut page.eof) {
-            page = self.0.readdir(caller, ReaddirRequest { cookie: 0, ..request }).await?;
-        }
-        Ok(page)
     }
 }
 

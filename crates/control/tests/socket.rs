@@ -1,6 +1,5 @@
 //! A process with files in memory, asked through its socket.
 
-use async_trait::async_trait;
 use pollster::block_on;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -14,10 +13,8 @@ use weir_control::{
 };
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{
-    Access, Caller, CreateMode, DirPage, FileId, FileSystem, FileSystemDecorator, IoFlags,
-    ReaddirRequest, SetAttr,
-};
+use weir_stores::testing::Endless;
+use weir_vfs::{Access, Caller, CreateMode, FileId, FileSystem, IoFlags, SetAttr};
 
 const PAGE: u64 = 4096;
 const SERVED: &str = "/served";
@@ -38,25 +35,6 @@ struct Rig {
     fs: CachedFs,
     dir: tempfile::TempDir,
     runtime: Runtime,
-}
-
-/// A store whose directories restart from their beginning at their end.
-struct Endless(Arc<MemoryFs>);
-
-#[async_trait]
-impl FileSystemDecorator for Endless {
-    fn below(&self) -> &dyn FileSystem {
-        &*self.0
-    }
-
-    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> weir_vfs::Result<DirPage> {
-        let request = ReaddirRequest { max_entries: 2, ..request };
-        let mut page = self.0.readdir(caller, request).await?;
-        if std::mem::take(&mut page.eof) {
-            page = self.0.readdir(caller, ReaddirRequest { cookie: 0, ..request }).await?;
-        }
-        Ok(page)
-    }
 }
 
 impl Rig {

@@ -280,7 +280,7 @@ impl Callbacks {
                     Err(_) => None,
                 };
                 // By now the client may be gone.
-                if probe.is_some() && self.service(client) == Some(service) {
+                if probe.is_some() && self.service(client).is_some_and(|now| now.is(&service)) {
                     let answered = self.exchange::<()>(service, PROC_CB_NULL, &()).await.is_some();
                     self.set_up(client, service, answered);
                 }
@@ -309,7 +309,7 @@ impl Callbacks {
     fn set_up(&self, client: ClientId, service: CallbackService, is_up: bool) {
         if let Ok(client) = self.state.lock().clients.get_mut(client)
             && let Some(known) = &mut client.callback
-            && (known.addr, known.program) == (service.addr, service.program)
+            && known.is(&service)
         {
             known.is_up = is_up;
         }

@@ -97,26 +97,8 @@ mod tests {
     use std::sync::Arc;
     use weir_pagecache::{Cache, Config};
     use weir_stores::memory::MemoryFs;
+    use weir_stores::testing::Endless;
     use weir_vfs::{Attr, EntryName, FileKind, FileSystem, FileSystemDecorator, NewFile, SetAttr};
-
-    /// A store whose directories restart from their beginning at their end.
-    struct Endless(Arc<dyn FileSystem>);
-
-    #[async_trait]
-    impl FileSystemDecorator for Endless {
-        fn below(&self) -> &dyn FileSystem {
-            &*self.0
-        }
-
-        async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> Result<DirPage> {
-            let request = ReaddirRequest { max_entries: 2, ..request };
-            let mut page = self.0.readdir(caller, request).await?;
-            if std::mem::take(&mut page.eof) {
-                page = self.0.readdir(caller, ReaddirRequest { cookie: 0, ..request }).await?;
-            }
-            Ok(page)
-        }
-    }
 
     /// A store that evicts files, like the NFS client when it knows too many.
     struct Forgetful {

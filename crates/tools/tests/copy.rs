@@ -59,7 +59,6 @@ impl FileSystemDecorator for SetsNothing {
     }
 }
 
-/// The file `name` in the root, as far as it exists.
 /// A server may answer LISTXATTRS with NFS4ERR_WRONG_TYPE or NFS4ERR_INVAL except for files and
 /// directories.
 #[tokio::test]

@@ -268,9 +268,9 @@ pub trait FileSystem: Send + Sync + 'static {
         true
     }
 
-    /// Stores of one process that return the same number here are of one file system or server: two files of them with
-    /// one `fsid` and one identity are one file. Clones of a file system, or of a server, have files of the same
-    /// identities, but another number.
+    /// Stores of one process that return the same number here are of one file system: two files of them with one
+    /// `fsid` and one identity are one file. Each mount of a server has a number of its own. Clones of a file system,
+    /// or of a server, have files of the same identities, but another number.
     fn numbering(&self) -> u64 {
         std::ptr::from_ref(self).cast::<()>().addr() as u64
     }

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, BufRead, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 use weir_tools::failure::{Asked, Failure, Result};
@@ -179,19 +180,27 @@ pub(crate) fn complain(failure: &Failure) {
 /// Asks a question on standard error, and reads the answer from standard input. Anything but an answer
 /// that begins with `y` means no.
 pub(crate) fn confirm(question: &str) -> bool {
+    // The rest of an answer that is too long must not answer the questions after it.
+    static TOO_LONG: AtomicBool = AtomicBool::new(false);
     let _ = io::stderr().lock().write_all(format!("weir: {question} ").as_bytes());
-    is_yes(io::stdin().lock())
+    if TOO_LONG.load(Ordering::Relaxed) {
+        return false;
+    }
+    let answer = is_yes(io::stdin().lock());
+    TOO_LONG.store(answer.is_none(), Ordering::Relaxed);
+    answer == Some(true)
 }
 
 /// Longest answer in bytes. What is longer is no answer.
 const LONGEST_ANSWER: u64 = 4096;
 
-/// Whether the next line begins with `y`.
-fn is_yes(input: impl BufRead) -> bool {
+/// Whether the next line begins with `y`; `None` if it is too long.
+fn is_yes(input: impl BufRead) -> Option<bool> {
     let mut answer = Vec::new();
     let read = input.take(LONGEST_ANSWER).read_until(b'\n', &mut answer);
     let is_whole = answer.ends_with(b"\n") || (answer.len() as u64) < LONGEST_ANSWER;
-    read.is_ok() && is_whole && matches!(answer.trim_ascii_start(), [b'y' | b'Y', ..])
+    let begins = matches!(answer.trim_ascii_start(), [b'y' | b'Y', ..]);
+    is_whole.then_some(read.is_ok() && begins)
 }
 
 /// Writes to standard output. A closed pipe (`| head`) is no failure.
@@ -319,10 +328,10 @@ mod tests {
     #[test]
     fn only_a_line_that_begins_with_y_is_a_yes() {
         let mut input = &b"yes\n  Y\nno\n\n\xff\ny"[..];
-        let answers: Vec<bool> = (0..7).map(|_| is_yes(&mut input)).collect();
+        let answers: Vec<bool> = (0..7).map(|_| is_yes(&mut input).unwrap()).collect();
         assert_eq!(answers, [true, true, false, false, false, true, false]);
         let mut endless = io::BufReader::new(io::repeat(b'y'));
-        assert!(!is_yes(&mut endless));
+        assert_eq!(is_yes(&mut endless), None);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! An open file: state shared by its operations, its locks and its close.
 //!
 //! 1. CLOSE is sent when the last reference is dropped: after every operation in flight.
-//! 2. The locks are released before, also on a soft mount whose server is down for longer than that waits: the
-//!    server would keep them for the life of the mount, or for ever (version 3).
+//! 2. The locks are released before. On a soft mount, a release that times out is sent again until it is answered:
+//!    the server would keep the lock for the life of the mount, or for ever (version 3).
 
 use crate::backoff::Backoff;
 use crate::files::attribute_cache::AttributeCache;

@@ -136,10 +136,10 @@ impl OpenFile for NfsFile {
         self.opened.changes.by_others()
     }
 
-    /// Under a delegation no change is hidden by the clock: there is none.
+    /// Under a delegation no change is hidden by the clock: there is none, once the tick of the grant is over.
     fn change_is_exact(&self, attr: &Attr) -> bool {
         let OpenContext { handle, .. } = &self.opened.open;
-        !is_time_stamp(attr) || self.opened.protocol.grant(handle).is_some()
+        !is_time_stamp(attr.change, attr.ctime) || self.opened.protocol.grant(handle).is_some()
     }
 
     fn submit_read(&self, op: ReadOp) {

@@ -339,13 +339,15 @@ impl ExportTable {
     }
 }
 
-/// The exports that have files in common: they have one store, or the directory of one lies within that of the other.
+/// The exports that have files in common: they have one store, or are of one file system, and one directory or one
+/// within the other. (A store does not go beyond its file system.)
 fn overlapping(exports: &[Arc<Served>]) -> HashSet<u16> {
     let have_common = |a: &Export, b: &Export| {
         let within = |a: &Path, b: &Path| !b.as_os_str().is_empty() && a.starts_with(b);
-        Arc::ptr_eq(a.fs.store(), b.fs.store())
-            || within(&a.source, &b.source)
-            || within(&b.source, &a.source)
+        let (one, other) = (a.fs.store(), b.fs.store());
+        let is_nested = || within(&a.source, &b.source) || within(&b.source, &a.source);
+        Arc::ptr_eq(one, other)
+            || one.numbering() == other.numbering() && (one.root() == other.root() || is_nested())
     };
     let is_other =
         |a: &Arc<Served>, b: &Arc<Served>| a.id != b.id && have_common(&a.export, &b.export);

@@ -254,8 +254,8 @@ impl Nsm1 {
         }
     }
 
-    /// Whether a host has locks, waits for one, or is requesting one.
-    pub(crate) fn has_to_release(&self, host: IpAddr) -> bool {
+    /// Whether a host may have something to release: it is known to NLM, or is requesting a lock.
+    pub(crate) fn may_release(&self, host: IpAddr) -> bool {
         self.queries.confirm.state.lock().nlm_run_of(host).is_some()
             || self.requests.has_any_of(host)
     }
@@ -264,7 +264,7 @@ impl Nsm1 {
     /// its locks.
     pub(crate) fn noticed_by_connection(&self, from: &Peer, what: &str) {
         let host = from.addr().ip().to_canonical();
-        if self.has_to_release(host)
+        if self.may_release(host)
             && self.counts(from.addr())
             && is_of_host(from.addr(), from.origin())
         {

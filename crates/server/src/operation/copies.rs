@@ -145,7 +145,8 @@ impl Copies {
         Patience::new().wait(self.quiesce(node)).await.ok_or(Error::Delay)
     }
 
-    /// The progress of a copy. A copy that has ended is removed, because its client now knows.
+    /// The progress of a copy. One that has ended stays until its client has answered CB_OFFLOAD, or for a while: the
+    /// reply to this may be lost.
     ///
     /// # Errors
     /// [`Error::BadStateId`].
@@ -157,11 +158,6 @@ impl Copies {
     ) -> Result<CopyProgress, Error> {
         let job = self.find(client, key, node)?;
         let ended = *job.ended.lock();
-        if ended.is_some() {
-            self.jobs.lock().remove(&key);
-            // Nothing more is told.
-            job.cancel.cancel();
-        }
         Ok(CopyProgress { copied: job.copied.load(Ordering::Relaxed), ended })
     }
 

@@ -129,6 +129,13 @@ pub(crate) struct CallbackService {
     pub(crate) is_up: bool,
 }
 
+impl CallbackService {
+    /// Whether both are one program, which may have answered or not since.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        (self.addr, self.program) == (other.addr, other.program)
+    }
+}
+
 /// The result of EXCHANGE_ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exchanged {

@@ -159,24 +159,24 @@ pub(crate) struct FileIo {
     pub(crate) file: File,
     /// The owner whose locks apply.
     pub(crate) lock_owner: Option<LockOwner>,
-    /// What the caller had to do with the open.
-    pub(crate) part: OpensPart,
+    /// What lets the caller go on without the right.
+    pub(crate) kept: KeptRights,
     /// For I/O without an open: keeps conflicting delegations away until the I/O is done.
     _claim: Option<AccessClaim>,
     /// For a write under a delegation: keeps that from being revoked until the write is done.
     _writing: Option<WriteInProgress>,
 }
 
-/// What a principal had to do with the open under which it does I/O.
+/// By what a principal keeps its access under an open, although it may not open the file now.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OpensPart {
+pub(crate) struct KeptRights {
     /// It created the file with this open.
     made: bool,
     /// It opened the file.
     opened: bool,
 }
 
-impl OpensPart {
+impl KeptRights {
     fn of(io: &crate::state::Io<File>, principal: &Principal) -> Self {
         let is_its = |by: &Option<Principal>| by.as_ref() == Some(principal);
         Self { made: is_its(&io.made_by), opened: is_its(&io.opened_by) }
@@ -429,9 +429,9 @@ impl Context {
         }
         if let StateRef::Of(id) = stateid {
             let io = self.io_under(id, target.node, access)?;
-            let part = self.check_rights(target, &io, access).await?;
+            let kept = self.check_rights(target, &io, access).await?;
             let (file, lock_owner) = (io.file, io.lock_owner);
-            return Ok(FileIo { file, lock_owner, part, _claim: None, _writing: io.writing });
+            return Ok(FileIo { file, lock_owner, kept, _claim: None, _writing: io.writing });
         }
         self.check_grace()?;
         let writes = access.contains(Access::WRITE);
@@ -448,8 +448,8 @@ impl Context {
             Err(Error::Inval) => return Err(self.wrong_type(target).await),
             opened => opened?,
         };
-        let part = OpensPart::default();
-        Ok(FileIo { file, lock_owner: None, part, _claim: Some(claim), _writing: None })
+        let kept = KeptRights::default();
+        Ok(FileIo { file, lock_owner: None, kept, _claim: Some(claim), _writing: None })
     }
 
     /// The open file for I/O under a stateid. In a session, the stateid must belong to the
@@ -484,17 +484,17 @@ impl Context {
         self.check_rights(target, &io, access).await.map(drop)
     }
 
-    /// Checks the caller's rights to I/O under an open ([`OpensPart::check_rights`]).
+    /// Checks the caller's rights to I/O under an open ([`KeptRights::check_rights`]).
     async fn check_rights(
         &self,
         target: &Target<'_>,
         io: &crate::state::Io<File>,
         access: Access,
-    ) -> Result<OpensPart, Error> {
-        let part = OpensPart::of(io, &self.principal);
+    ) -> Result<KeptRights, Error> {
+        let kept = KeptRights::of(io, &self.principal);
         let (rights, by) = (self.services.exports.rights(), (target.export, &target.caller));
-        part.check_rights(rights, by, (&io.file, access), self.now()).await?;
-        Ok(part)
+        kept.check_rights(rights, by, (&io.file, access), self.now()).await?;
+        Ok(kept)
     }
 
     /// Like [`io`](Self::io), for a change of the file's content. Also clears the set-user-ID and

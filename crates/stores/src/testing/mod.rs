@@ -4,10 +4,12 @@
 //! vector; each random one is reproducible by the seed in its message.
 
 mod data;
+mod endless;
 mod locks;
 mod names;
 
 pub use crate::random::Random;
+pub use endless::Endless;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;

@@ -23,8 +23,19 @@ const MOST_LOOKS: usize = 3;
 const LOOKS_AT_ONCE: usize = 32;
 
 /// The attributes of an open file before it is read.
+///
+/// # Errors
+/// Those of the store.
 pub async fn look(file: &File) -> weir_vfs::Result<Attr> {
-    let mut attr = file.getattr().await?;
+    settled(|| file.getattr()).await
+}
+
+/// The attributes that `get` gets, a tick after the last change if it comes to that.
+pub(crate) async fn settled<F>(get: impl Fn() -> F) -> weir_vfs::Result<Attr>
+where
+    F: Future<Output = weir_vfs::Result<Attr>>,
+{
+    let mut attr = get().await?;
     for _ in 1..MOST_LOOKS {
         let now = SystemTime::now();
         // A server's clock may be ahead.
@@ -33,7 +44,7 @@ pub async fn look(file: &File) -> weir_vfs::Result<Attr> {
             break;
         }
         tokio::time::sleep(TICK).await;
-        attr = file.getattr().await?;
+        attr = get().await?;
     }
     Ok(attr)
 }

@@ -283,8 +283,11 @@ impl<'a> Temporary<'a> {
         let Some(resume) = &self.resume else { return Ok(()) };
         file.sync_async(true).await?;
         let size = file.size();
-        self.checkpoint(size - size % PAGE_SIZE as u64).await?;
-        if let Some(left) = self.copier.temporary.lock().get_mut(&self.number) {
+        let durable = size - size % PAGE_SIZE as u64;
+        self.checkpoint(durable).await?;
+        if durable > 0
+            && let Some(left) = self.copier.temporary.lock().get_mut(&self.number)
+        {
             left.is_kept = false;
             left.begun = Some((self.id, resume.uid));
         }

@@ -5,7 +5,7 @@
 //!    here. So nothing is removed if the source has a name that was not copied, or if a directory of it changes while
 //!    they are listed.
 
-use crate::copy::source::{changed_directories, is_same};
+use crate::copy::source::{changed_directories, is_same, is_settled, settled};
 use crate::copy::{Copier, Mirror, below};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
@@ -80,13 +80,11 @@ pub(super) async fn extraneous(
     deletes_excluded: bool,
 ) -> Result<Vec<Failure>> {
     let (top, there) = (from.existing("read")?.clone(), to.existing("read")?.clone());
-    let now = from.found_again(top.id, || from.fs.getattr(top.id)).await;
-    let now = now.asked(|| format!("read {}", from.shown))?;
     let (read, extraneous, lacking) = (Vec::new(), Vec::new(), Vec::new());
     let mut deletion =
         Deletion { copier, mirror, deletes_excluded, top: &top, read, extraneous, lacking };
     let mut ahead =
-        vec![Pair { from: (from.clone(), now), to: (to.clone(), there), path: Vec::new() }];
+        vec![Pair { from: (from.clone(), top.clone()), to: (to.clone(), there), path: Vec::new() }];
     while let Some(pair) = ahead.pop() {
         deletion.list(pair, &mut ahead).await?;
     }
@@ -107,11 +105,20 @@ pub(super) async fn extraneous(
     Ok(Vec::new())
 }
 
-/// The failure of a removal that was not begun.
+/// The failure of a removal that was not begun after failures.
 pub(super) fn nothing_removed(to: &Place) -> Failure {
     let failed = "not everything could be read or written, so nothing was removed";
-    let failure = Failure::new(format!("remove files from {}", to.shown), failed);
-    failure.advice("repeat the command when that is repaired")
+    of_removal(to, failed).advice("repeat the command when that is repaired")
+}
+
+/// The same because the source changed each time.
+pub(super) fn kept_changing(to: &Place) -> Failure {
+    let failed = "the source kept changing, so nothing was removed";
+    of_removal(to, failed).advice("repeat the command when nothing is moved or created in it")
+}
+
+fn of_removal(to: &Place, failed: &str) -> Failure {
+    Failure::new(format!("remove files from {}", to.shown), failed)
 }
 
 impl Deletion<'_> {
@@ -127,6 +134,15 @@ impl Deletion<'_> {
     /// Lists a directory and its mirror: notes what the source lacks, and reports what the mirror lacks.
     async fn list(&mut self, pair: Pair, ahead: &mut Vec<Pair>) -> Result<()> {
         let Pair { from: (from, attr), to: (to, there), path } = pair;
+        // A change after this look shows, also one in the same tick.
+        let attr = match is_settled(&attr, SystemTime::now()) {
+            true => attr,
+            false => {
+                let (fs, id) = (&from.fs, attr.id);
+                let look = || from.found_again(id, move || fs.getattr(id));
+                settled(look).await.asked(|| format!("read {}", from.shown))?
+            }
+        };
         let wanted = from.children(attr.id).await?;
         let wanted = wanted.into_iter().filter(|(place, attr)| {
             let name = place.name.as_deref().unwrap_or_default();

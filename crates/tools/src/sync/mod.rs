@@ -13,7 +13,7 @@
 //! 3. Names that the filter leaves out are protected, with the directories above them.
 
 use crate::copy::{Copier, Mirror};
-use crate::failure::{Failure, Result};
+use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +30,7 @@ pub async fn sync(copier: &Arc<Copier>, from: &Place, to: &Place, deletes_exclud
     let Some(mirror) = copier.options.mirror.clone() else { return };
     copier.copy(vec![(from.clone(), to.clone())]).await;
     let is_tree = from.attr.as_ref().is_some_and(|attr| attr.kind == FileKind::Directory);
+    let mut from = from.clone();
     let mut copies = 1;
     loop {
         if !mirror.deletes || !is_tree || copier.is_interrupted() {
@@ -38,8 +39,11 @@ pub async fn sync(copier: &Arc<Copier>, from: &Place, to: &Place, deletes_exclud
         if copier.failed() {
             return copier.fail(delete::nothing_removed(to));
         }
+        if let Err(failure) = look_again(&mut from).await {
+            return copier.fail(failure);
+        }
         let deleted = tokio::select! {
-            deleted = delete_from(copier, &mirror, from, to, deletes_excluded) => deleted,
+            deleted = delete_from(copier, &mirror, &from, to, deletes_excluded) => deleted,
             () = copier.interrupted() => return,
         };
         match deleted {
@@ -47,11 +51,12 @@ pub async fn sync(copier: &Arc<Copier>, from: &Place, to: &Place, deletes_exclud
             Ok(changed) if changed.is_empty() => break,
             Ok(_) if copies < COPIES => {
                 copies += 1;
+                mirror.is_compared.store(true, Ordering::Relaxed);
                 copier.copy_again(from.clone(), to.clone()).await;
             }
             Ok(changed) => {
                 changed.into_iter().for_each(|failure| copier.fail(failure));
-                return copier.fail(delete::nothing_removed(to));
+                return copier.fail(delete::kept_changing(to));
             }
         }
     }
@@ -60,6 +65,14 @@ pub async fn sync(copier: &Arc<Copier>, from: &Place, to: &Place, deletes_exclud
         mirror.is_removed.store(true, Ordering::Relaxed);
         copier.copy_again(from.clone(), to.clone()).await;
     }
+}
+
+/// Gets the attributes of the source's top as they are now.
+async fn look_again(from: &mut Place) -> Result<()> {
+    let id = from.existing("read")?.id;
+    let now = from.found_again(id, || from.fs.getattr(id)).await;
+    from.attr = Some(now.asked(|| format!("read {}", from.shown))?);
+    Ok(())
 }
 
 async fn delete_from(

@@ -41,7 +41,8 @@ stays so until the next run. --whole-file writes a new file instead. Smaller fil
 replaced.
 
 Patterns are those of .gitignore files. What they exclude is neither copied nor removed. Nothing \
-is removed unless everything could be read and written. Repeat an interrupted command to continue \
+is removed unless everything could be read and written, and no directory of the source changes \
+meanwhile; if one does, the source is copied again, up to three times. Repeat an interrupted command to continue \
 it. Exit code 1 means that the mirror is not complete.")]
 pub(crate) struct Args {
     /// The source

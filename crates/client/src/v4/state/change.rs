@@ -54,7 +54,12 @@ impl V4 {
             let answer = match self.attempt(&session, client, state, cred, operation, build).await?
             {
                 Attempt::Answered(answer) => answer,
-                Attempt::Again => continue,
+                Attempt::Again(unwanted) => {
+                    if let Some(unwanted) = unwanted {
+                        self.release_unwanted(&session, client, state, cred, unwanted).await?;
+                    }
+                    continue;
+                }
                 Attempt::Wait if backoff.wait().await => continue,
                 Attempt::Wait => return Err(self.timed_out(operation)),
             };
@@ -90,7 +95,8 @@ impl V4 {
         loop {
             match self.attempt(session, client, state, cred, operation, build).await? {
                 Attempt::Answered(answer) => return Ok(answer),
-                Attempt::Again => {}
+                // In recovery no lock is new to the server.
+                Attempt::Again(_) => {}
                 Attempt::Wait if backoff.wait().await => {}
                 Attempt::Wait => return Err(self.timed_out(operation)),
             }
@@ -131,23 +137,50 @@ impl V4 {
                     return Err(error);
                 }
                 state.known.lock().end(&request);
-                return if is_earlier { Ok(Attempt::Again) } else { Err(error) };
+                return if is_earlier { Ok(Attempt::Again(None)) } else { Err(error) };
             }
         };
+        let mut unwanted = None;
         let mut known = state.known.lock();
         if known.end(&request)
             && let Step::Answered(answer) | Step::Wait(Some(answer)) = &step
         {
             known.count(request.counted, answer);
             if is_earlier {
-                known.absorb(&state.handle, &request, answer);
+                unwanted = known.absorb(&state.handle, &request, answer);
             }
         }
         drop(known);
         match is_earlier {
-            true => Ok(Attempt::Again),
+            true => Ok(Attempt::Again(unwanted)),
             false => self.attempted(step, operation),
         }
+    }
+
+    /// Releases a lock that an earlier request took, whose caller has given it up. If this fails, the owner has it
+    /// released with its other locks.
+    async fn release_unwanted(
+        &self,
+        session: &Arc<Session>,
+        client: ClientId,
+        state: &OpenState,
+        cred: &OpaqueAuth,
+        Unwanted { owner, offset, length }: Unwanted,
+    ) -> Result<()> {
+        let Some(before) = state.known.lock().locks.begin_release(owner) else { return Ok(()) };
+        let build = |known: &OpenRecord, _: ClientId| {
+            let place = (offset, length);
+            known.locku_ops(&state.handle, owner, before, place, self.has_sessions())
+        };
+        let released = self.attempt(session, client, state, cred, "LOCKU", &build).await?;
+        if let Attempt::Answered(answer) = released
+            && let Some(OpRes::Locku(Ok(stateid))) = answer.results.last()
+        {
+            let mut known = state.known.lock();
+            known.locks.granted(owner, *stateid);
+            known.locks.released(owner);
+        }
+        Ok(())
     }
 
     fn attempted(&self, step: Step, operation: &'static str) -> Result<Attempt> {
@@ -164,7 +197,10 @@ impl OpenRecord {
     fn begin(&mut self, request: Arc<Unanswered>) -> (Arc<Unanswered>, bool) {
         let Some(place) = self.unanswered(request.counted) else { return (request, false) };
         match place {
-            Some(earlier) if earlier.ops != request.ops => (Arc::clone(earlier), true),
+            // With another credential, it would get the answer to someone else's request.
+            Some(earlier) if earlier.ops != request.ops || earlier.cred != request.cred => {
+                (Arc::clone(earlier), true)
+            }
             place => {
                 *place = Some(Arc::clone(&request));
                 (request, false)
@@ -200,9 +236,10 @@ impl OpenRecord {
     }
 
     /// Takes what later requests have to name from the answer to a request that its caller has given up. What it
-    /// granted counts as not held.
-    fn absorb(&mut self, file: &Handle, request: &Unanswered, answer: &Answer) {
-        let (Some(op), Some(result)) = (request.ops.get(1), answer.results.get(1)) else { return };
+    /// granted counts as not held. Returns the lock if its owner is new to the server: its program may be gone, and
+    /// releases nothing.
+    fn absorb(&mut self, file: &Handle, request: &Unanswered, answer: &Answer) -> Option<Unwanted> {
+        let (op, result) = (request.ops.get(1)?, answer.results.get(1)?);
         match (op, result) {
             (Op::Lock(args), OpRes::Lock(Ok(stateid))) => {
                 let owner = match (&args.locker, request.counted) {
@@ -210,9 +247,12 @@ impl OpenRecord {
                     (Locker::Existing(_), Counted::Lock(owner)) => Some(owner),
                     (Locker::Existing(_), Counted::Open) => None,
                 };
-                let Some(owner) = owner else { return };
+                let owner = owner?;
                 self.locks.granted(owner, *stateid);
                 self.locks.begin_release(owner);
+                if let Locker::New(_) = args.locker {
+                    return Some(Unwanted { owner, offset: args.offset, length: args.length });
+                }
             }
             (_, OpRes::Locku(Ok(stateid))) => {
                 if let Counted::Lock(owner) = request.counted {
@@ -227,6 +267,7 @@ impl OpenRecord {
             (_, OpRes::OpenConfirm(Ok(stateid))) => self.absorb_stateid(*stateid),
             _ => {}
         }
+        None
     }
 
     fn absorb_stateid(&mut self, stateid: StateId) {
@@ -236,10 +277,17 @@ impl OpenRecord {
     }
 }
 
+/// A lock that an earlier request took, as on the wire.
+struct Unwanted {
+    owner: OpenLockOwner,
+    offset: u64,
+    length: u64,
+}
+
 enum Attempt {
     Answered(Answer),
     /// An earlier request was answered; this one is to be built again.
-    Again,
+    Again(Option<Unwanted>),
     /// To be rebuilt after a pause.
     Wait,
 }

@@ -1,9 +1,9 @@
 //! Closing files at the server.
 //!
 //! 1. The last user's close sends CLOSE. A file that a delegation keeps open is closed when that ends.
-//! 2. On a soft mount CLOSE may time out, and so may an OPEN that the server has executed. The server would keep
-//!    the open for the life of the mount, which renews its lease. So a task sends CLOSE again until it is answered
-//!    ([`close_later`](V4::close_later)), or the file has users again, or the mount ends.
+//! 2. On a soft mount CLOSE may time out, and so may an OPEN of an existing file that the server has executed. The
+//!    server would keep the open for the life of the mount, which renews its lease. So a task sends CLOSE again until
+//!    it is answered ([`close_later`](V4::close_later)), or the file has users again, or the mount ends.
 
 use crate::backoff::Backoff;
 use crate::error::Result;

@@ -19,7 +19,7 @@
 //! 4. A lock owner that is done is released here and at the server, even if the file stays open.
 
 use crate::error::{Error, Result};
-use crate::protocol::{OpenContext, OpenLockOwner};
+use crate::protocol::{Handle, OpenContext, OpenLockOwner};
 use crate::v4::client::V4;
 use crate::v4::requests::putfh;
 use crate::v4::session::answer::{Answer, Step};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use weir_nfs::v4::Detailed;
 use weir_nfs::v4::op::lock::{self, ExistingLocker, NewLocker};
 use weir_nfs::v4::op::{lockt, locku};
-use weir_nfs::v4::types::{ClientId, LockDenied, LockType, StateOwner};
+use weir_nfs::v4::types::{ClientId, LockDenied, LockType, StateId, StateOwner};
 use weir_nfs::v4::{Op, OpRes};
 use weir_vfs::{Error as VfsError, Lock, LockRange, TO_END};
 
@@ -230,16 +230,8 @@ impl V4 {
             }
             let Some(before) = before else { return Ok(()) };
             let build = |known: &OpenRecord, _: ClientId| {
-                let found = known.locks.states.get(&owner);
-                let found = found.cloned().unwrap_or(LockState::new(before, 0));
-                let args = locku::Args {
-                    kind: LockType::Write,
-                    seqid: found.seqid,
-                    lock_stateid: newest(found.stateid, self.has_sessions()),
-                    offset: range.start,
-                    length: range.wire_length(),
-                };
-                (vec![putfh(&state.handle), Op::Locku(args)], Counted::Lock(owner))
+                let place = (range.start, range.wire_length());
+                known.locku_ops(&state.handle, owner, before, place, self.has_sessions())
             };
             let answer = self.change(state, &open.cred, "LOCKU", &build).await?;
             let is_lost = {
@@ -366,4 +358,26 @@ fn kind_of(lock: Lock, waits: bool) -> LockType {
 
 fn owner_of(client_id: ClientId, owner: OpenLockOwner) -> StateOwner {
     StateOwner { client_id, owner: owner.to_bytes().as_slice().into() }
+}
+
+impl OpenRecord {
+    /// LOCKU of a range, as on the wire; `before` is the owner's stateid if it has got none since.
+    pub(super) fn locku_ops(
+        &self,
+        file: &Handle,
+        owner: OpenLockOwner,
+        before: StateId,
+        (offset, length): (u64, u64),
+        sessions: bool,
+    ) -> (Vec<Op>, Counted) {
+        let found = self.locks.states.get(&owner).cloned().unwrap_or(LockState::new(before, 0));
+        let args = locku::Args {
+            kind: LockType::Write,
+            seqid: found.seqid,
+            lock_stateid: newest(found.stateid, sessions),
+            offset,
+            length,
+        };
+        (vec![putfh(file), Op::Locku(args)], Counted::Lock(owner))
+    }
 }

@@ -97,7 +97,7 @@ impl V4 {
                 match was_opened_by {
                     // An idle open, kept by a delegation that may have ended.
                     Some(cred) => self.send_close(&state, &cred).await,
-                    None if state.known.lock().closed => self.opens.remove(handle),
+                    None if state.known.lock().closed => self.opens.remove_entry(&state),
                     None => {}
                 }
                 return Err(error);
@@ -373,7 +373,7 @@ impl V4 {
             } else if let Ok(_turn) = state.turn.try_lock() {
                 // Another task that holds the turn is opening or closing it.
                 state.known.lock().closed = true;
-                self.opens.remove(&state.handle);
+                self.opens.remove_entry(&state);
             }
         }
         Ok(())

@@ -142,10 +142,6 @@ impl Opens {
             opens.remove(&state.handle);
         }
     }
-
-    pub(in crate::v4) fn remove(&self, handle: &Handle) {
-        self.by_handle.lock().remove(handle);
-    }
 }
 
 /// Whether the file can no longer be opened under its name.

@@ -141,9 +141,10 @@ impl Nlm4 {
             && let Err(error) = self.services.recovery.forget_hosts(gone.clone()).await
         {
             error!("cannot write the state database: {error}");
-            // Until they are forgotten, they may reclaim after a restart; so it is tried again.
+            // Until they are forgotten, they may reclaim after a restart; so it is tried again soon.
             let mut state = self.services.state.lock();
-            gone.into_iter().for_each(|host| state.nlm_remembered(host, now));
+            let since = now.saturating_sub(state.limits().lease);
+            gone.into_iter().for_each(|host| state.nlm_remembered(host, since));
         }
     }
 
@@ -506,7 +507,7 @@ impl Program for Nlm4 {
         let (route, user) = (Route { host, server }, call.peer.origin().only_user());
         let in_progress = self.begin(procedure, call.args.clone(), host, user);
         // What a host has is its own to release, also after its last export was closed to it: NLM has no leases.
-        let identity = if releases(procedure) && self.monitor.has_to_release(host) {
+        let identity = if releases(procedure) && self.monitor.may_release(host) {
             call.identify().await?
         } else {
             self.services.exports.identify(&call).await?

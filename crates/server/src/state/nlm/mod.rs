@@ -332,7 +332,7 @@ impl<F: Clone> State<F> {
 
     /// Removes and returns the hosts that have used no file for longer than a lease time. The
     /// caller must remove their disk records before they are [remembered](Self::nlm_remembered)
-    /// again.
+    /// again, unless that fails.
     pub(crate) fn nlm_drop_idle(&mut self, now: Duration) -> Vec<IpAddr> {
         if self.grace.is_active() {
             return Vec::new();

@@ -123,7 +123,7 @@ impl Copying {
     ) -> Result<(), Error> {
         let by = (&*self.export, &self.caller);
         for (io, access) in [(&self.source, Access::READ), (&self.destination, Access::WRITE)] {
-            io.part.check_rights(rights, by, (&io.file, access), now).await?;
+            io.kept.check_rights(rights, by, (&io.file, access), now).await?;
         }
         Ok(())
     }

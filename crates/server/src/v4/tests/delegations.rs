@@ -13,7 +13,7 @@ use weir_nfs::v4::op::{close, read, readdir, remove, setattr, write};
 use weir_nfs::v4::types::StableHow;
 use weir_nfs::v4::{Bitmap, Fattr};
 use weir_stores::local::{LocalFs, LocalOptions};
-use weir_vfs::Caller;
+use weir_vfs::{Caller, FileSystem, FileSystemDecorator};
 
 pub(super) const WANT_READ: ShareAccess = ShareAccess::READ.union(ShareAccess::WANT_READ_DELEG);
 pub(super) const WANT_WRITE: ShareAccess = ShareAccess::BOTH.union(ShareAccess::WANT_WRITE_DELEG);
@@ -639,14 +639,29 @@ async fn v40_callbacks_go_to_the_address_of_setclientid() {
     assert_eq!(a.raw(vec![Op::Renew(client_id)]).await.status, Err(Error::CbPathDown));
 }
 
+/// A store of the file system with this number.
+struct Numbered(Arc<MemoryFs>, u64);
+
+impl FileSystemDecorator for Numbered {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    fn numbering(&self) -> u64 {
+        self.1
+    }
+}
+
 /// One directory under two names, or a directory and one below it: an access by the other name would recall nothing.
 #[tokio::test]
 async fn files_that_two_exports_have_in_common_are_not_delegated() {
     let cache = exports::cache();
     let a = exports::export(&cache, "/a", ExportOptions::default());
     let twin = Export { path: "/twin".into(), ..a.clone() };
-    let inside = exports::export(&cache, "/inside", ExportOptions::default());
-    let inside = Export { source: a.source.join("below"), ..inside };
+    let mounted = exports::export(&cache, "/inside", ExportOptions::default());
+    let mounted = Export { source: a.source.join("below"), ..mounted };
+    let of_one = Arc::new(Numbered(MemoryFs::new(), a.fs.store().numbering()));
+    let inside = Export { fs: cache.mount(of_one), ..mounted.clone() };
     let beside = exports::export(&cache, "/beside", ExportOptions::default());
     let beside = Export { source: "/srv/ab".into(), ..beside };
     let f = exports::serve(vec![a.clone()]).await;
@@ -654,7 +669,7 @@ async fn files_that_two_exports_have_in_common_are_not_delegated() {
     for (name, other) in [("/a/one", twin), ("/a/two", inside)] {
         exports::fill(&a, &name[3..], 4).await;
         let file = c.handle_of(name).await;
-        f.server.set_exports(vec![a.clone(), beside.clone()]).unwrap();
+        f.server.set_exports(vec![a.clone(), beside.clone(), mounted.clone()]).unwrap();
         let held = c.delegated(&file, WANT_READ).await;
         // A reload that adds the other name recalls it.
         f.server.set_exports(vec![a.clone(), other]).unwrap();

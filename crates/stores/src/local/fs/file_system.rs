@@ -154,10 +154,10 @@ impl FileSystem for LocalFs {
                     });
                     true
                 };
-                match caller {
-                    Caller::Own => self.tree.each_next_name((dir, &dir_fd), position, each)?,
-                    // Another client may list the directory, with other rights.
-                    _ => self.tree.each_name(&dir_fd, position, each)?,
+                match self.continues_listings {
+                    true => self.tree.each_next_name((dir, &dir_fd), position, each)?,
+                    // Several may list the directory, in pages of their own.
+                    false => self.tree.each_name(&dir_fd, position, each)?,
                 }
             };
             if with_attr {

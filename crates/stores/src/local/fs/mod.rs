@@ -68,6 +68,8 @@ pub struct LocalFs {
     is_local: bool,
     /// Whether a new file belongs to the user that creates it.
     keeps_owners: bool,
+    /// See [`LocalOptions::continues_listings`].
+    continues_listings: bool,
 }
 
 impl LocalFs {
@@ -126,6 +128,7 @@ impl LocalFs {
             capabilities,
             is_local,
             keeps_owners,
+            continues_listings: options.continues_listings,
         }))
     }
 

@@ -8,6 +8,7 @@ use super::state_dir;
 use crate::commands::in_place;
 use crate::config::Settings;
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tracing::warn;
 use weir_pagecache::{Cache, CachedFs, Config, WeakFs};
@@ -103,7 +104,8 @@ fn warn_of_overlapping(settings: &Settings) {
             }
         }
         for outer in &settings.exports {
-            if inner.dir != outer.dir && inner.dir.starts_with(&outer.dir) {
+            let is_inside = inner.dir != outer.dir && inner.dir.starts_with(&outer.dir);
+            if is_inside && are_of_one_file_system(&inner.dir, &outer.dir) {
                 warn!(
                     "{} is served both inside {} and on its own: they have separate caches, so \
                      changes through one show late in the other; deny modes of one do not hold in \
@@ -114,6 +116,12 @@ fn warn_of_overlapping(settings: &Settings) {
             }
         }
     }
+}
+
+/// A store does not go beyond its file system.
+fn are_of_one_file_system(a: &Path, b: &Path) -> bool {
+    let device = |dir: &Path| dir.metadata().map(|found| found.dev()).ok();
+    device(a) == device(b)
 }
 
 /// Warns if an export contains the key to all filehandles.
