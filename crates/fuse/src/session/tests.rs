@@ -176,6 +176,10 @@ impl Kernel {
         self.ok::<abi::WriteOut>(opcode::WRITE, node, &[args.as_bytes(), data]).size
     }
 
+    fn fsync(&mut self, node: u64, fh: u64) -> i32 {
+        self.call(opcode::FSYNC, node, &[abi::FsyncIn { fh, ..Default::default() }.as_bytes()]).0
+    }
+
     fn read(&mut self, node: u64, fh: u64, offset: u64, size: u32) -> Vec<u8> {
         let args = abi::ReadIn { fh, offset, size, ..Default::default() };
         let (error, data) = self.call(opcode::READ, node, &[args.as_bytes()]);
@@ -491,8 +495,7 @@ fn the_kernel_keeps_its_pages_only_after_an_open_that_it_knows_of() {
     let (node, fh) = kernel.create(b"f");
     let change = |kernel: &mut Kernel| {
         kernel.write(node, fh, 0, b"data");
-        let args = abi::FsyncIn { fh, ..Default::default() };
-        assert_eq!(kernel.call(opcode::FSYNC, node, &[args.as_bytes()]).0, 0);
+        assert_eq!(kernel.fsync(node, fh), 0);
     };
     change(&mut kernel);
     let (first, keeps) = kernel.open_to_read(node);
@@ -519,8 +522,7 @@ fn an_open_drops_attributes_that_a_killed_thread_did_not_get() {
     let counters = kernel.session.as_ref().unwrap().counters();
     let (node, fh) = kernel.create(b"f");
     kernel.write(node, fh, 0, b"data");
-    let args = abi::FsyncIn { fh, ..Default::default() };
-    assert_eq!(kernel.call(opcode::FSYNC, node, &[args.as_bytes()]).0, 0);
+    assert_eq!(kernel.fsync(node, fh), 0);
     kernel.give_up(&store, opcode::GETATTR, node, abi::GetattrIn::default().as_bytes());
     let is_done = || counters.requests().iter().any(|one| one.name == "getattr");
     assert!(eventually(is_done));

@@ -21,12 +21,6 @@ fn fill_up(store: &Fault) {
     store.add(Rule { call: Call::Write, when: When::Always, what });
 }
 
-impl Kernel {
-    fn fsync(&mut self, node: u64, fh: u64) -> i32 {
-        self.call(opcode::FSYNC, node, &[abi::FsyncIn { fh, ..Default::default() }.as_bytes()]).0
-    }
-}
-
 /// The kernel takes such pages for written, also after an error.
 #[test]
 fn an_earlier_loss_that_a_close_has_reported_loses_no_mapped_write() {
