@@ -1,7 +1,9 @@
-# kills.sh DIR: Linux's clients of versions 3, 4.1 and 4.2 change names and data while kill-loop.sh kills the
-# server of DIR, until DIR.done exists. No call may fail, and each must take effect exactly once.
+# kills.sh DIR SECONDS: Linux's clients of versions 3, 4.1 and 4.2 change names and data while kill-loop.sh kills the
+# server of DIR, until DIR.done exists. No call may fail, and each must take effect exactly once. After SECONDS, says
+# what they wait for.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 dir=$1
+watch "$2" "$dir.log"
 cat >/run/work.pl <<'P'
 use strict; use Fcntl; use Time::HiRes 'time'; use IO::Handle;
 my ($mount, $dir, $client) = @ARGV;

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod guest_clock;
 pub mod mount;
 pub mod power_cut;
 
@@ -118,7 +119,9 @@ impl Guest {
         command.args(["--mount", "--propagation", "slave", "sh", "-c", PRIVATE_NETWORKS]);
         command.arg(&self.run).args(options);
         command.arg(workspace().join("conformance/guest").join(script)).args(args);
-        let output = command.stdin(Stdio::null()).output().expect("the guest runner starts");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let runner = command.spawn().expect("the guest runner starts");
+        let output = guest_clock::wait_with_output(runner).expect("the runner's output is read");
         (output.status.success(), text_of(&output))
     }
 }
