@@ -1,12 +1,14 @@
-//! Creation while another program renames files in the same directory.
+//! Creation while other programs look at, and rename, files in the same directory.
 
 use super::LocalFs;
 use crate::local::options::LocalOptions;
-use rustix::fs::{Mode, RenameFlags};
+use rustix::fs::{Mode, OFlags, RenameFlags};
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use weir_vfs::{Caller, Cred, Error, FileKind, FileSystem, SetAttr, SetTime};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+use weir_vfs::{Caller, CreateMode, Cred, Error, FileKind, FileSystem, SetAttr, SetTime};
 
 const USER: u32 = 4321;
 const OTHER: u32 = 4322;
@@ -57,4 +59,41 @@ fn a_file_of_another_user_with_the_name_of_a_new_one_is_not_taken_for_it() {
     let new = fs.root().entry(b"new").with(&new);
     let made = fs.make(&caller, new, (FileKind::Directory, 0o755), make).unwrap();
     assert_eq!((made.uid, made.kind), (USER, FileKind::Directory));
+}
+
+/// An exclusive creation is recognized by its times when it is repeated, also after a kill of this process.
+#[test]
+fn a_new_file_has_its_times_when_its_name_appears() {
+    const FILES: u64 = 3000;
+    let dir = tempfile::tempdir().unwrap();
+    let fs = LocalFs::open(dir.path(), LocalOptions::default()).unwrap();
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    if rustix::fs::open(dir.path(), flags, Mode::RUSR).is_err() {
+        return weir_skip::skip("the file system has no O_TMPFILE");
+    }
+    let time = UNIX_EPOCH + Duration::from_secs(7);
+    let set = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            for n in 0..FILES {
+                let path = dir.path().join(n.to_string());
+                while !is_done.load(Ordering::Relaxed) {
+                    if let Ok(found) = path.symlink_metadata() {
+                        assert_eq!(found.modified().unwrap(), time, "{n}");
+                        break;
+                    }
+                }
+            }
+        });
+        for n in 0..FILES {
+            let name = n.to_string();
+            let new = fs.root().entry(name.as_bytes()).with(&set);
+            let create = || fs.create_held(&Caller::Own, new, CreateMode::MustBeNew);
+            assert_eq!(create().unwrap().0.attr.mtime, time);
+            assert_eq!(create().err(), Some(Error::Exists));
+        }
+        is_done.store(true, Ordering::Relaxed);
+        watch.join().unwrap();
+    });
 }
