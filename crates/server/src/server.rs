@@ -43,7 +43,7 @@ pub struct ServerConfig {
     pub transport: TransportLimits,
     /// Limits on clients' state, and the lease.
     pub state: state::Limits,
-    /// How long clients may reclaim their state after a restart.
+    /// How long clients may reclaim their state after a restart; longer by what the lease was longer in the run before.
     pub grace: Duration,
     /// The port mapper to register the programs with; usually
     /// [`LOCAL_RPCBIND`](crate::registration::LOCAL_RPCBIND). `None` for no registration.
@@ -172,11 +172,16 @@ impl Server {
         let identity = handles.identity();
         let journals = config.retry_journal && records.is_none();
         let (recovery, recovered) = records
-            .map_or_else(|| Recovery::open(&path), Recovery::open_with)
+            .map_or_else(
+                || Recovery::open(&path, state.lease),
+                |records| Recovery::open_with(records, state.lease),
+            )
             .map_err(|e| ServerError::Database { path: path.clone(), source: Box::new(e) })?;
         // The database is locked, so no other server uses the directory.
         let journal = if journals { RetryJournal::open } else { RetryJournal::off };
         let retries = journal(&path);
+        // Clients come back when they renew, which those of an earlier run with a longer lease do later.
+        let grace = grace + recovered.lease.saturating_sub(state.lease);
         let returning = recovered.clients.len() + recovered.hosts.len();
         if returning > 0 {
             info!("{returning} clients may reclaim their state for {grace:?}");

@@ -354,8 +354,8 @@ impl Recalls {
             return;
         }
         let table = self.exports.table();
-        if !table.may_delegate_all() {
-            let allowed = |export| table.may_delegate(export);
+        if !table.are_disjoint() {
+            let allowed = |export| table.is_disjoint(export);
             let others = self.state.lock().delegated_elsewhere(allowed);
             for node in others {
                 self.recall(node, Touch::Change, None);

@@ -298,14 +298,14 @@ impl ExportTable {
         self.order.iter().filter_map(|id| self.mountable(*id).ok())
     }
 
-    /// Whether files of this export may be delegated: not if some are in another export, too. The state of clients
-    /// belongs to a file of one export, so an access by the other name would not recall a delegation.
-    pub(crate) fn may_delegate(&self, export: u16) -> bool {
+    /// Whether no file of this export is in another export, too. Clients' state and the locks of directories belong to
+    /// a file of one export: an access by the other name recalls no delegation, and changes a directory at any time.
+    pub(crate) fn is_disjoint(&self, export: u16) -> bool {
         !self.overlapping.contains(&export)
     }
 
-    /// Whether the files of every export may be delegated.
-    pub(crate) fn may_delegate_all(&self) -> bool {
+    /// Whether no file is in two exports.
+    pub(crate) fn are_disjoint(&self) -> bool {
         self.overlapping.is_empty()
     }
 

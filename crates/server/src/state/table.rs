@@ -140,6 +140,12 @@ impl<F: Clone> State<F> {
         self.limits.lease
     }
 
+    /// The lease to be recorded with clients' records, if every client that may reclaim after a restart knows it: in
+    /// grace, there may be others, which know that of an earlier run.
+    pub(crate) fn lease_of_records(&self) -> Option<Duration> {
+        (!self.grace.is_active()).then_some(self.limits.lease)
+    }
+
     /// Extends the lease time. Clients learn the new value when they read the attribute. Returns
     /// false and changes nothing if `lease` is shorter: a client that renews by the old value would
     /// be late.

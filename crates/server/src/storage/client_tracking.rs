@@ -110,11 +110,14 @@ impl ClientTracking {
     /// [`NotWritten`].
     pub(crate) async fn record(&self, id: ClientId) -> Result<(), NotWritten> {
         let _write_lock = self.write_lock.lock().await;
-        let record = self.state.lock().new_record(id);
+        let (record, lease) = {
+            let state = self.state.lock();
+            (state.new_record(id), state.lease_of_records())
+        };
         let Ok(Some((owner, record))) = record else { return Ok(()) };
         let idle = vec![owner.clone()];
         let mut taken = TakenOwners { records: self, owners: Vec::new(), idle };
-        self.outcome(self.recovery.write_clients(vec![(owner, Some(record))]).await)?;
+        self.outcome(self.recovery.write_clients(vec![(owner, Some(record))], lease).await)?;
         let mut state = self.state.lock();
         if let Ok(client) = state.clients.get_mut(id) {
             (client.is_recorded, client.idle_since) = (true, None);
@@ -145,7 +148,7 @@ impl ClientTracking {
 
     async fn write(&self) -> Result<(), NotWritten> {
         let _write_lock = self.write_lock.lock().await;
-        let (mut taken, records) = {
+        let (mut taken, records, lease) = {
             let mut state = self.state.lock();
             let (owners, idle) = (state.take_unwritten(), state.take_idle());
             if owners.is_empty() && idle.is_empty() {
@@ -153,9 +156,9 @@ impl ClientTracking {
             }
             let record = |owner: &Owner| (owner.clone(), state.record_of(owner));
             let records = owners.iter().chain(&idle).map(record).collect();
-            (TakenOwners { records: self, owners, idle }, records)
+            (TakenOwners { records: self, owners, idle }, records, state.lease_of_records())
         };
-        self.outcome(self.recovery.write_clients(records).await)?;
+        self.outcome(self.recovery.write_clients(records, lease).await)?;
         (taken.owners, taken.idle) = Default::default();
         Ok(())
     }
@@ -200,7 +203,7 @@ mod tests {
     /// database.
     fn held() -> (Arc<ClientTracking>, redb::WriteTransaction, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
-        let (recovery, _) = Recovery::open(dir.path()).unwrap();
+        let (recovery, _) = Recovery::open(dir.path(), Limits::default().lease).unwrap();
         let hold = recovery.hold();
         let ids = Ids::new(1, [7; 32]);
         let state = Arc::new(Mutex::new(State::new(ids, Limits::default(), Grace::default())));
@@ -227,7 +230,8 @@ mod tests {
     #[test]
     fn a_write_that_fails_for_longer_than_a_lease_is_an_error_unless_the_disk_is_full() {
         const LEASE: Duration = Duration::from_secs(90);
-        let (recovery, _) = Recovery::open(tempfile::tempdir().unwrap().path()).unwrap();
+        let (recovery, _) =
+            Recovery::open(tempfile::tempdir().unwrap().path(), Limits::default().lease).unwrap();
         let state = State::new(Ids::new(1, [7; 32]), Limits::default(), Grace::default());
         let clock = Arc::new(ManualClock::default());
         let records = ClientTracking::new(Arc::new(Mutex::new(state)), recovery, clock.clone());
@@ -336,7 +340,7 @@ mod tests {
             }
             records.write_all().await.unwrap();
             drop(records);
-            let clients = Recovery::open(dir.path()).unwrap().1.clients;
+            let clients = Recovery::open(dir.path(), Limits::default().lease).unwrap().1.clients;
             assert_eq!(clients, [], "dropped: {drops}");
         }
     }

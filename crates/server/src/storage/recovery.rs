@@ -4,7 +4,9 @@
 //! 2. The record of a client, with the principal that may speak for it, or of a host that uses NLM,
 //!    is durable before the reply that lets it acquire state. Revoked state is recorded before the
 //!    reply that gives it to another client.
-//! 3. After a failed write, the next write reopens the database: redb accepts no more transactions
+//! 3. The database knows the longest lease by which a client may renew that may reclaim its state: grace lasts that
+//!    long, also if the server was started again with a shorter lease.
+//! 4. After a failed write, the next write reopens the database: redb accepts no more transactions
 //!    after an I/O error, even a transient one such as a full disk.
 
 use crate::handle::Node;
@@ -15,6 +17,7 @@ use redb::{Database, DatabaseError, ReadableTable, TableDefinition, WriteTransac
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use weir_vfs::FileId;
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
@@ -29,6 +32,8 @@ const PRINCIPALS: TableDefinition<'_, (bool, &[u8]), (u32, u32)> =
 /// Addresses, as text, of hosts that hold NLM locks, and the server's address that they used.
 const HOSTS: TableDefinition<'_, &str, &str> = TableDefinition::new("lock hosts");
 const RUN: &str = "run";
+/// In `META`: the longest lease that clients with a record may know, in milliseconds. Earlier versions did not write it.
+const LEASE: &str = "lease";
 const FILE: &str = "state.redb";
 
 /// Opens a database that is not in a file. Its reads and writes must not block, because the
@@ -77,26 +82,34 @@ pub(crate) struct Recovered {
     pub clients: Vec<(Owner, Record)>,
     /// Hosts that held NLM locks.
     pub hosts: Vec<LockHost>,
+    /// The longest lease that these clients may know.
+    pub lease: Duration,
 }
 
 impl Recovery {
-    /// Opens or creates the database in `state_dir`, and begins a run.
+    /// Opens or creates the database in `state_dir`, and begins a run with a lease.
     ///
     /// # Errors
     /// The database cannot be opened (another server has it open, say), read or written.
-    pub(crate) fn open(state_dir: &Path) -> Result<(Self, Recovered), redb::Error> {
-        Self::open_in(Location::File(state_dir.join(FILE)))
+    pub(crate) fn open(
+        state_dir: &Path,
+        lease: Duration,
+    ) -> Result<(Self, Recovered), redb::Error> {
+        Self::open_in(Location::File(state_dir.join(FILE)), lease)
     }
 
     /// As [`open`](Self::open), with a database that is not in a file.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub(crate) fn open_with(records: OpenRecords) -> Result<(Self, Recovered), redb::Error> {
-        Self::open_in(Location::Other(records))
+    pub(crate) fn open_with(
+        records: OpenRecords,
+        lease: Duration,
+    ) -> Result<(Self, Recovered), redb::Error> {
+        Self::open_in(Location::Other(records), lease)
     }
 
-    fn open_in(location: Location) -> Result<(Self, Recovered), redb::Error> {
+    fn open_in(location: Location, own: Duration) -> Result<(Self, Recovered), redb::Error> {
         let db = location.open()?;
         let txn = db.begin_write()?;
         let recovered = {
@@ -127,22 +140,29 @@ impl Recovery {
                     hosts.push(LockHost { host, server });
                 }
             }
-            Recovered { run, clients, hosts }
+            let known = meta.get(LEASE)?.map_or(own, |lease| Duration::from_millis(lease.value()));
+            let lease = if clients.is_empty() { own } else { own.max(known) };
+            meta.insert(LEASE, millis(lease))?;
+            Recovered { run, clients, hosts, lease }
         };
         txn.commit()?;
         Ok((Self { db: Arc::new(Mutex::new(Some(db))), location: Arc::new(location) }, recovered))
     }
 
-    /// Writes the record of each client, or removes it (`None`). Returns when the change is
-    /// durable.
+    /// Writes the record of each client, or removes it (`None`), and the lease if no client with a record may know a
+    /// longer one. Returns when the change is durable.
     ///
     /// # Errors
     /// It could not be written.
     pub(crate) async fn write_clients(
         &self,
         records: Vec<(Owner, Option<Record>)>,
+        lease: Option<Duration>,
     ) -> Result<(), redb::Error> {
         self.write(move |txn| {
+            if let Some(lease) = lease {
+                txn.open_table(META)?.insert(LEASE, millis(lease))?;
+            }
             let mut clients = txn.open_table(CLIENTS)?;
             let mut all_denied = txn.open_table(RECLAIM_DENIED)?;
             let mut principals = txn.open_table(PRINCIPALS)?;
@@ -230,6 +250,10 @@ impl Recovery {
     }
 }
 
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Bytes of a file's identity on disk: its export, inode and generation.
 const NODE_BYTES: usize = 2 + 8 + 8;
 
@@ -267,6 +291,8 @@ pub(crate) mod tests {
     use std::io;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    const LEASE_TIME: Duration = Duration::from_secs(90);
+
     #[tokio::test]
     async fn runs_increase_and_client_records_persist() {
         let owner = |sessions| Owner { sessions, name: Bytes::from_static(b"host") };
@@ -276,17 +302,17 @@ pub(crate) mod tests {
         };
         let dir = tempfile::tempdir().unwrap();
         {
-            let (recovery, recovered) = Recovery::open(dir.path()).unwrap();
+            let (recovery, recovered) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
             assert_eq!((recovered.run, recovered.clients.len()), (1, 0));
             let here = |sessions| (owner(sessions), Some(record()));
-            recovery.write_clients(vec![here(true)]).await.unwrap();
-            recovery.write_clients(vec![here(true), here(false)]).await.unwrap();
-            recovery.write_clients(vec![(owner(false), None)]).await.unwrap();
+            recovery.write_clients(vec![here(true)], None).await.unwrap();
+            recovery.write_clients(vec![here(true), here(false)], None).await.unwrap();
+            recovery.write_clients(vec![(owner(false), None)], None).await.unwrap();
             recovery.remember_host(host(1)).await.unwrap();
             recovery.remember_host(host(2)).await.unwrap();
             recovery.forget_hosts(vec![host(1).host]).await.unwrap();
         }
-        let (_, recovered) = Recovery::open(dir.path()).unwrap();
+        let (_, recovered) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
         assert_eq!((recovered.run, recovered.clients), (2, vec![(owner(true), record())]));
         assert_eq!(recovered.hosts, [host(2)]);
     }
@@ -308,7 +334,7 @@ pub(crate) mod tests {
             txn.open_table(META).unwrap().insert(RUN, 4).unwrap();
             txn.commit().unwrap();
         }
-        let (recovery, recovered) = Recovery::open(dir.path()).unwrap();
+        let (recovery, recovered) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
         let [(owner, found)] = &recovered.clients[..] else { panic!("{recovered:?}") };
         assert_eq!((recovered.run, &owner.name[..], found), (5, name, &Record::default()));
         let user = |flavor, uid| Principal { flavor, uid };
@@ -316,9 +342,9 @@ pub(crate) mod tests {
             found.is_of(&user(1, 0)) && !found.is_of(&user(1, 1000)) && !found.is_of(&user(0, 0))
         );
         assert!(record().is_of(&user(1, 1000)) && !record().is_of(&user(1, 0)));
-        recovery.write_clients(vec![(owner.clone(), Some(record()))]).await.unwrap();
+        recovery.write_clients(vec![(owner.clone(), Some(record()))], None).await.unwrap();
         drop(recovery);
-        let (_, recovered) = Recovery::open(dir.path()).unwrap();
+        let (_, recovered) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
         assert_eq!(recovered.clients, [(owner.clone(), record())]);
     }
 
@@ -329,15 +355,18 @@ pub(crate) mod tests {
         let file = |ino| Node { export: 7, id: FileId { ino, generation: u64::MAX } };
         let some = ReclaimDenied { all: false, files: [file(1), file(2)].into() };
         for reclaim_denied in [some, ReclaimDenied::all(), ReclaimDenied::default()] {
-            let (recovery, _) = Recovery::open(dir.path()).unwrap();
+            let (recovery, _) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
             let record = Record { reclaim_denied, ..record() };
-            recovery.write_clients(vec![(owner.clone(), Some(record.clone()))]).await.unwrap();
+            recovery
+                .write_clients(vec![(owner.clone(), Some(record.clone()))], None)
+                .await
+                .unwrap();
             drop(recovery);
-            let (recovery, recovered) = Recovery::open(dir.path()).unwrap();
+            let (recovery, recovered) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
             assert_eq!(recovered.clients, [(owner.clone(), record)]);
-            recovery.write_clients(vec![(owner.clone(), None)]).await.unwrap();
+            recovery.write_clients(vec![(owner.clone(), None)], None).await.unwrap();
             drop(recovery);
-            assert_eq!(Recovery::open(dir.path()).unwrap().1.clients, []);
+            assert_eq!(Recovery::open(dir.path(), LEASE_TIME).unwrap().1.clients, []);
         }
         assert_eq!(
             reclaim_denied_of(&[1; NODE_BYTES + 1]),
@@ -391,20 +420,20 @@ pub(crate) mod tests {
     async fn records_are_written_again_after_the_disk_was_full() {
         let owner = Owner { sessions: true, name: Bytes::from_static(b"host") };
         let dir = tempfile::tempdir().unwrap();
-        let (recovery, _) = Recovery::open(dir.path()).unwrap();
+        let (recovery, _) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
         fill_disk(&recovery);
-        let write = || recovery.write_clients(vec![(owner.clone(), Some(record()))]);
+        let write = || recovery.write_clients(vec![(owner.clone(), Some(record()))], None);
         assert!(write().await.is_err());
         write().await.unwrap();
         drop(recovery);
-        let (_, recovered) = Recovery::open(dir.path()).unwrap();
+        let (_, recovered) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
         assert_eq!(recovered.clients, [(owner, record())]);
     }
 
     #[test]
     fn a_second_server_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let _first = Recovery::open(dir.path()).unwrap();
-        assert!(Recovery::open(dir.path()).is_err());
+        let _first = Recovery::open(dir.path(), LEASE_TIME).unwrap();
+        assert!(Recovery::open(dir.path(), LEASE_TIME).is_err());
     }
 }

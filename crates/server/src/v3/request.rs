@@ -243,7 +243,12 @@ impl Target<'_> {
         (Change { before: self.before().await, _changing: changing }, theirs)
     }
 
+    /// The attributes before a change. None if the directory's lock, which the caller holds, does not keep changes by
+    /// another export out.
     async fn before(&self) -> Option<WccAttr> {
+        if !self.nfs.exports.table().is_disjoint(self.node.export) {
+            return None;
+        }
         let attr = self.fs().getattr(self.id()).await.ok()?;
         (attr.kind == FileKind::Directory).then(|| convert::wcc_attr(&attr))
     }

@@ -565,8 +565,8 @@ impl Context {
 
     /// The change attribute of a directory before and after a change. The caller holds the
     /// directory's lock ([`Changes`](crate::export::directory_change::Changes)), so no other change
-    /// of this server is in between. The pair is marked atomic only if all changes go through this
-    /// machine.
+    /// of this server by the same export is in between. The pair is marked atomic only if all changes go through this
+    /// machine and this export.
     pub(crate) async fn change_info(
         &self,
         fs: &CachedFs,
@@ -574,6 +574,7 @@ impl Context {
         before: u64,
     ) -> Result<types::ChangeInfo, Error> {
         let after = fs.getattr(dir.id).await.map_err(of_vfs)?.change;
-        Ok(types::ChangeInfo { atomic: fs.store().names_change_here(), before, after })
+        let atomic = fs.store().names_change_here() && self.exports.is_disjoint(dir.export);
+        Ok(types::ChangeInfo { atomic, before, after })
     }
 }

@@ -129,7 +129,8 @@ impl Fixture {
             State::new(state::Ids::new(RUN, [7; 32]), state::Limits::default(), Grace::default());
         let state = Arc::new(Mutex::new(state));
         let callbacks = Arc::new(Callbacks::new(state.clone()));
-        let (recovery, _) = Recovery::open(tempfile::tempdir().unwrap().path()).unwrap();
+        let lease = state::Limits::default().lease;
+        let (recovery, _) = Recovery::open(tempfile::tempdir().unwrap().path(), lease).unwrap();
         let records = Arc::new(ClientTracking::new(state.clone(), recovery, clock.clone()));
         let verifier = Arc::<WriteVerifier>::default();
         let stop = CancellationToken::new();

@@ -128,7 +128,7 @@ async fn give(
 ) -> Result<open::Delegation, WhyNot> {
     let &OpenedFile { client, node, share, wishes, .. } = opened;
     let request = DelegationRequest { client, node, share, wanted };
-    if !cx.exports.may_delegate(node.export) {
+    if !cx.exports.is_disjoint(node.export) {
         return Err(WhyNot::Resource);
     }
     let now = cx.now();

@@ -479,3 +479,23 @@ async fn streams_through_uncached_exports_evict_no_pages() {
     assert_eq!(cache.stats().fill_pages, filled, "the hot set is as it was");
     assert_eq!(cache.stats().lost_pages, 0);
 }
+
+#[tokio::test]
+async fn a_change_of_a_directory_in_two_exports_is_not_reported_as_atomic() {
+    let cache = cache();
+    let a = export(&cache, "/a", ExportOptions::default());
+    let twin = Export { path: "/twin".into(), ..a.clone() };
+    let f = serve(vec![a.clone()]).await;
+    let mut c = f.client("a").await;
+    let dir = c.handle_of("/a").await;
+    for (name, with, atomic) in [("one", None, true), ("two", Some(twin), false)] {
+        f.server.set_exports([a.clone()].into_iter().chain(with).collect()).unwrap();
+        let made = create::Args {
+            kind: create::Kind::Directory,
+            name: name.into(),
+            attrs: Attrs::default().into(),
+        };
+        let OpRes::Create(Ok(created)) = c.on(&dir, Op::Create(made)).await else { panic!() };
+        assert_eq!(created.change.atomic, atomic, "{name}");
+    }
+}

@@ -2,7 +2,9 @@
 
 use super::locks::lock_op;
 use super::*;
+use std::sync::LazyLock;
 use std::time::Duration;
+use weir_base::ManualClock;
 use weir_nfs::v4::attr::Fattr;
 use weir_nfs::v4::op::{close, read, rename, setattr, write};
 use weir_nfs::v4::types::LockType;
@@ -156,4 +158,39 @@ async fn state_revoked_from_a_silent_client_is_not_reclaimed_after_a_restart() {
     let mut a = f.connect("a", 2).await;
     a.begin_session(1 << 20).await;
     assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Ok(_))));
+}
+
+/// A client renews by the lease that it knows, and notices a restart only then.
+#[tokio::test]
+async fn grace_lasts_as_long_as_the_longest_lease_that_its_clients_may_know() {
+    const SHORT: Duration = Duration::from_secs(5);
+    static CLOCK: LazyLock<Arc<ManualClock>> = LazyLock::new(Arc::default);
+    let mut f = Fixture::with(|config| config.clock = CLOCK.clone()).await;
+    let (file, _) = f.client("a").await.open("file").await;
+    f.adjust = |config| {
+        config.clock = CLOCK.clone();
+        (config.state.lease, config.grace) = (SHORT, SHORT);
+    };
+    let open = |b: &Client| vec![Op::Putrootfh(()), b.open_op("file", 0)];
+    // The run after a restart in grace knows of it, too.
+    for _ in 0..2 {
+        f.restart().await;
+        CLOCK.advance(2 * SHORT);
+        f.server.sweep().await;
+        let mut b = f.client("b").await;
+        assert_eq!(b.fails(open(&b)).await, Error::Grace);
+    }
+    let mut a = f.connect("a", 2).await;
+    a.begin_session(1 << 20).await;
+    assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Ok(_))));
+    a.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
+    f.client("d").await.open("file").await;
+
+    // Now all know the short one.
+    f.restart().await;
+    let mut c = f.client("c").await;
+    assert_eq!(c.fails(open(&c)).await, Error::Grace);
+    CLOCK.advance(SHORT);
+    f.server.sweep().await;
+    c.open("file").await;
 }

@@ -7,7 +7,7 @@
 
 use super::stores::{Stores, refused, warn_of_key};
 use super::{First, announce, control, listen, privileges, state_dir};
-use crate::commands::runtime_with;
+use crate::commands::{LAST_CALLS, runtime_with};
 use crate::config::{ExportSettings, Settings, load};
 use crate::ended::Ended;
 use parking_lot::Mutex;
@@ -20,9 +20,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{debug, error, info, warn};
+use weir_pagecache::CachedFs;
 use weir_server::registration::LOCAL_RPCBIND;
 use weir_server::report::Report;
 use weir_server::{Server, ServerConfig};
@@ -57,7 +58,11 @@ pub(super) fn run(start: Start) -> Result<Ended> {
     let listeners = listen::listeners(&settings.listen)?;
     // Before the first thread starts, because each thread has its own privileges.
     privileges::give_up();
-    runtime_with(settings.threads)?.block_on(serve(start, signals, &state_dir, listeners))
+    let runtime = runtime_with(settings.threads)?;
+    let ended = runtime.block_on(serve(start, signals, &state_dir, listeners));
+    // A call of a store that does not answer may never end.
+    runtime.shutdown_timeout(LAST_CALLS);
+    ended
 }
 
 async fn serve(
@@ -174,18 +179,33 @@ impl Signals {
     }
 
     /// Follows the signals. A second one to stop ends the process at once.
-    async fn follow(mut self, mut reloads: Reloads) {
+    async fn follow(mut self, reloads: Reloads) {
+        let (server, latest) = (reloads.server.clone(), reloads.latest.clone());
+        // `None` while a thread reloads: a directory that does not answer may hold it up.
+        let mut idle = Some(reloads);
+        let mut reloading: Option<JoinHandle<Reloads>> = None;
         loop {
             tokio::select! {
                 () = stop(&mut self.interrupt, &mut self.terminate) => break,
-                _ = self.hang_up.recv() => reloads.reload(),
+                _ = self.hang_up.recv(), if idle.is_some() => {
+                    reloading = idle.take().map(|mut reloads: Reloads| {
+                        spawn_blocking(move || {
+                            reloads.reload();
+                            reloads
+                        })
+                    });
+                }
+                // A reload does not panic.
+                reloaded = async { reloading.as_mut()?.await.ok() }, if reloading.is_some() => {
+                    (idle, reloading) = (reloaded, None);
+                }
             }
         }
         // No reload ends any more.
-        *reloads.latest.lock() += 1;
+        *latest.lock() += 1;
         notify(&[NotifyState::Stopping]);
-        reloads.server.stop();
-        drop(reloads);
+        server.stop();
+        drop(idle);
         stop(&mut self.interrupt, &mut self.terminate).await;
         error!("second signal to stop: ending without writing out dirty data");
         std::process::exit(1);
@@ -219,7 +239,11 @@ impl Reloads {
             info!("ignoring SIGHUP: the server has no configuration file (--config)");
             return;
         };
-        *self.latest.lock() += 1;
+        let number = {
+            let mut latest = self.latest.lock();
+            *latest += 1;
+            *latest
+        };
         if let Ok(state) = NotifyState::monotonic_usec_now() {
             notify(&[NotifyState::Reloading, state]);
         }
@@ -227,19 +251,19 @@ impl Reloads {
             Ok(settings) => self.apply(settings),
             Err(failure) => Err(failure),
         };
-        let removes = applied.unwrap_or_else(|failure| {
+        let removed = applied.unwrap_or_else(|failure| {
             error!("{failure}; keeping the previous configuration");
-            false
+            Vec::new()
         });
-        self.end(removes);
+        self.end(number, removed);
     }
 
-    /// Writes out removed exports, if the reload `removes` some, and then tells the service manager that it has ended.
-    /// Does so in the background: a disk that does not answer may hold this up, and signals must be followed.
-    fn end(&mut self, removes: bool) {
-        let cache = removes.then(|| self.stores.cache().clone());
+    /// Writes out the stores of removed exports, and then tells the service manager that the reload has ended. Does so
+    /// in the background: a disk that does not answer may hold this up, and signals must be followed. Until then, the
+    /// stores can be exported again.
+    fn end(&mut self, own: u64, removed: Vec<CachedFs>) {
+        let cache = (!removed.is_empty()).then(|| self.stores.cache().clone());
         let (latest, before) = (self.latest.clone(), self.writing.take());
-        let own = *latest.lock();
         let tell = move || {
             let latest = latest.lock();
             if *latest == own {
@@ -256,6 +280,7 @@ impl Reloads {
             {
                 error!("cannot write out dirty data of a removed export: {error}");
             }
+            drop(removed);
         };
         self.writing = Some(tokio::spawn(async move {
             let mut write = pin!(write);
@@ -270,9 +295,10 @@ impl Reloads {
         }));
     }
 
-    /// Applies a configuration. Returns whether a directory is no longer exported.
-    fn apply(&mut self, mut settings: Settings) -> Result<bool> {
+    /// Applies a configuration. Returns the stores of before if a directory is no longer exported.
+    fn apply(&mut self, mut settings: Settings) -> Result<Vec<CachedFs>> {
         self.first.apply(&mut settings);
+        let before = self.stores.mounted();
         let exports = self.stores.exports(&settings)?;
         self.server.set_exports(exports).map_err(|error| refused(&error))?;
         self.keep_fixed(&mut settings);
@@ -303,8 +329,9 @@ impl Reloads {
             self.server.set_admission(settings.admission);
             info!("admission rules changed: {:?}", settings.admission);
         }
-        let before = std::mem::replace(&mut self.settings, settings);
-        Ok(log_exports(&before.exports, &self.settings.exports))
+        let earlier = std::mem::replace(&mut self.settings, settings);
+        let removes = log_exports(&earlier.exports, &self.settings.exports);
+        Ok(if removes { before } else { Vec::new() })
     }
 
     /// Restores settings that need a restart, and logs them.

@@ -2,7 +2,7 @@
 //!
 //! 1. Exports of the same directory share one store and its pages, but not what clients hold.
 //! 2. The server owns the stores, not this table: a store that is no longer exported is closed when
-//!    the last call that uses it ends, so that its file system can be unmounted.
+//!    the last call that uses it ends and its data is written, so that its file system can be unmounted.
 
 use super::state_dir;
 use crate::commands::in_place;
@@ -42,6 +42,11 @@ impl Stores {
 
     pub(super) fn cache(&self) -> &Cache {
         &self.cache
+    }
+
+    /// The stores that are open.
+    pub(super) fn mounted(&self) -> Vec<CachedFs> {
+        self.open.values().filter_map(|(fs, _)| fs.upgrade()).collect()
     }
 
     /// Opens the directories of a configuration, and returns its exports.
