@@ -7,6 +7,7 @@ use common::{Server, weir, within};
 use rustix::process::Signal;
 use std::fs;
 use std::io::Read;
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -33,6 +34,20 @@ impl Drop for Waiting {
     }
 }
 
+/// A server of a mount, with few threads, and of a directory with the file `sound/file`.
+fn serve(dir: &Path, mount: &Mount) -> Server {
+    let sound = dir.join("sound");
+    fs::create_dir(&sound).unwrap();
+    fs::write(sound.join("file"), "in time").unwrap();
+    let config = dir.join("weir.toml");
+    let state = dir.join("state");
+    let export = |name, dir| format!("[[export]]\npath = {dir:?}\nname = \"/{name}\"\n");
+    let exports = [export("mounted", &mount.dir), export("sound", &sound)].concat();
+    let server = format!("listen = \"127.0.0.1:0\"\nthreads = 4\nstate_dir = {state:?}\n");
+    fs::write(&config, format!("[server]\n{server}\n{exports}")).unwrap();
+    Server::configured(&config, &dir.join("log"))
+}
+
 #[test]
 fn an_export_whose_disk_does_not_answer_leaves_the_others_alone() {
     let (dir, source) = source();
@@ -42,16 +57,7 @@ fn an_export_whose_disk_does_not_answer_leaves_the_others_alone() {
     let Some(mount) = Mount::start(dir.path(), "mounted", &[], source.to_str().unwrap()) else {
         return;
     };
-    let sound = dir.path().join("sound");
-    fs::create_dir(&sound).unwrap();
-    fs::write(sound.join("file"), "in time").unwrap();
-    let config = dir.path().join("weir.toml");
-    let state = dir.path().join("state");
-    let export = |name, dir| format!("[[export]]\npath = {dir:?}\nname = \"/{name}\"\n");
-    let exports = [export("mounted", &mount.dir), export("sound", &sound)].concat();
-    let server = format!("listen = \"127.0.0.1:0\"\nthreads = 4\nstate_dir = {state:?}\n");
-    fs::write(&config, format!("[server]\n{server}\n{exports}")).unwrap();
-    let server = Server::configured(&config, &dir.path().join("log"));
+    let server = serve(dir.path(), &mount);
 
     let tasks = format!("/proc/{}/task", server.child.id());
     let threads = || fs::read_dir(&tasks).unwrap().count();
@@ -81,4 +87,24 @@ fn an_export_whose_disk_does_not_answer_leaves_the_others_alone() {
         cat.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
         assert_eq!(said, "late");
     }
+}
+
+/// A call of the store, or a reload, may wait for the disk without end.
+#[test]
+fn a_server_ends_although_a_disk_does_not_answer() {
+    let (dir, source) = source();
+    fs::write(source.join("file"), "never").unwrap();
+    let Some(mount) = Mount::start(dir.path(), "mounted", &[], source.to_str().unwrap()) else {
+        return;
+    };
+    let mut server = serve(dir.path(), &mount);
+    let _stopped = Stopped(&mount);
+    mount.signal(Signal::STOP);
+    let url = server.url("mounted/file", "vers=4.2");
+    let _waiting = Waiting(weir(["cat", &url]).stdout(Stdio::null()).spawn().unwrap());
+    server.signal(Signal::HUP);
+    // Until both wait.
+    std::thread::sleep(Duration::from_secs(1));
+    server.signal(Signal::TERM);
+    assert!(within(Duration::from_secs(60), || server.child.try_wait().unwrap()).success());
 }
