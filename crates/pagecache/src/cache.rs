@@ -34,8 +34,9 @@ pub struct Config {
     /// Largest read-ahead window in bytes; 0 turns read-ahead off.
     pub readahead_bytes: u64,
     /// How long the cache retries a failed write to a store if the error may be transient (EIO, for
-    /// one). After that, and at once after a permanent error (no space, file too large, ...), it
-    /// drops the pages and reports the error to every open file of the file.
+    /// one), all writes of a file together if none succeeds meanwhile. After that, and at once after
+    /// a permanent error (no space, file too large, ...), it drops the pages and reports the error to
+    /// every open file of the file.
     pub write_patience: Duration,
     /// Who runs the background work.
     pub background: Background,

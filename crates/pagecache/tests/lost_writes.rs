@@ -132,6 +132,44 @@ fn i9_each_page_has_its_own_retry_time() {
 }
 
 #[test]
+fn i9_the_retry_time_is_that_of_all_pages_if_no_write_succeeds() {
+    type Asked = fn(&Rig, &File);
+    let calls: [Asked; 2] = [
+        |rig, file| {
+            let set = SetAttr { mtime: Some(weir_vfs::SetTime::Now), ..SetAttr::default() };
+            assert!(block_on(rig.fs.setattr(&Caller::Own, file.id(), &set)).is_ok());
+        },
+        |rig, _| {
+            let flush: Box<dyn Future<Output = _> + Send> = Box::new(rig.cache.flush());
+            assert_eq!(block_on(Box::into_pin(flush)), Err(Error::Io));
+        },
+    ];
+    for call in calls {
+        let write_patience = Duration::from_millis(300);
+        let config = Config { budget_bytes: 64 << 20, write_patience, ..Config::default() };
+        let rig = Rig::configured(config);
+        let file = rig.create("f");
+        fail(&rig.store, Error::Io, 100);
+        // Many more writes than may be in flight.
+        for page in 0..512 {
+            file.write_at(&[1; 4096], page * 2 * PAGE, NONE).unwrap();
+        }
+        let begun = Instant::now();
+        call(&rig, &file);
+        let elapsed = begun.elapsed();
+        assert!(elapsed >= write_patience && elapsed < Duration::from_secs(10), "{elapsed:?}");
+        assert_eq!((rig.cache.dirty_bytes(), rig.cache.stats().writeback_lost_pages), (0, 512));
+        assert!(rig.store.switches.writes.load(Ordering::SeqCst) >= 512, "each was tried");
+        // What is written later has a time of its own.
+        assert_eq!(file.sync(true), Err(Error::Io));
+        let errors = rig.cache.stats().writeback_errors;
+        file.write_at(b"later", 0, NONE).unwrap();
+        assert_eq!(file.sync(true), Err(Error::Io));
+        assert!(rig.cache.stats().writeback_errors > errors + 1, "tried again");
+    }
+}
+
+#[test]
 fn i9_a_writeback_error_found_by_a_clone_is_reported_once() {
     let rig = Rig::new(64);
     let (file, to) = (rig.create("f"), rig.create("g"));

@@ -2,6 +2,8 @@
 //! the change attributes of directories.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,6 +58,58 @@ fn on_mount(test: &str, kind: &str, mount: &str) -> Option<PathBuf> {
         failed => panic!("{test} on {kind}: {failed:?}"),
     }
     None
+}
+
+/// Fills the file system of a directory to the last byte, until the file is dropped.
+fn fill(dir: &Path) -> File {
+    let mut filler = tempfile::tempfile_in(dir).unwrap();
+    for len in [65536, 1] {
+        while filler.write_all(&vec![1; len]).is_ok() {}
+    }
+    filler
+}
+
+#[tokio::test]
+async fn files_are_found_although_the_state_directory_was_full_at_the_start() {
+    let test = "files_are_found_although_the_state_directory_was_full_at_the_start";
+    let Some(full) = on_mount(test, "tmpfs", r#"mount -t tmpfs -o size=256k none "$0""#) else {
+        return;
+    };
+    let served = temp_dir();
+    let open = || {
+        let options =
+            LocalOptions { state_dir: Some(full.join("state")), ..LocalOptions::default() };
+        LocalFs::open(served.path(), options).unwrap()
+    };
+    let set = SetAttr::default();
+    let fs = open();
+    let root = fs.root();
+    let old = fs.create(&OWN, root.entry(b"old").with(&set), CreateMode::MustBeNew).await;
+    let old = old.unwrap().attr.id;
+    drop(fs);
+    let filler = fill(&full);
+    let fs = open();
+    assert_eq!(fs.getattr(old).await.unwrap().id, old);
+    // More names than fit into the block of the log.
+    let mut ids = vec![old];
+    for n in 0..200 {
+        let name = format!("new{n}").into_bytes();
+        let made = fs.create(&OWN, root.entry(&name).with(&set), CreateMode::MustBeNew).await;
+        ids.push(made.unwrap().attr.id);
+    }
+    drop(filler);
+    drop(fs);
+    let fs = open();
+    // Those whose names are not in the log are searched for.
+    let limit = Instant::now() + Duration::from_secs(60);
+    for id in ids {
+        let mut found = fs.getattr(id).await;
+        while found == Err(Error::WouldBlock) && Instant::now() < limit {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            found = fs.getattr(id).await;
+        }
+        assert_eq!(found.unwrap().id, id);
+    }
 }
 
 /// Every change of a directory, and nothing else, advances its change attribute.

@@ -47,6 +47,7 @@ use crate::writeback::durability::Durability;
 use crate::writeback::errseq::WriteErrors;
 use crate::writeback::failing::Failing;
 use crate::writeback::flusher::Listed;
+use crate::writeback::outage::Outage;
 use crate::writeback::syncs::Syncs;
 use crate::writeback::throttle::{FileDirty, StoreWriteback};
 use smallvec::SmallVec;
@@ -123,6 +124,8 @@ pub(crate) struct State {
     pub(crate) writeback: BTreeMap<u64, Range<u64>>,
     /// Pages whose last write failed and is retried.
     pub(crate) failing: Failing,
+    /// No write has succeeded since one failed.
+    pub(crate) outage: Option<Outage>,
     /// No retry before this time.
     pub(crate) retry_at: Option<Instant>,
     pub(crate) failures: u32,
@@ -232,6 +235,7 @@ impl Mapping {
                 next_write: 1,
                 writeback: BTreeMap::new(),
                 failing: Failing::default(),
+                outage: None,
                 retry_at: None,
                 failures: 0,
                 errors: WriteErrors::default(),
@@ -292,6 +296,9 @@ impl Mapping {
     pub(crate) fn mark_dirty(&self, state: &mut State, pages: Range<u64>) {
         if state.is_clean() {
             state.dirty_since = Some(self.memory.now());
+            state.outage = None;
+        } else if let Some(outage) = &mut state.outage {
+            outage.dirtied(&state.dirty, pages.clone());
         }
         let new = state.dirty.insert(pages);
         self.dirty.add(new);

@@ -6,8 +6,9 @@
 //! 2. A page has at most one write in flight; a newer version waits for it.
 //! 3. If a write fails with an error that may be transient, its pages stay dirty. The flusher
 //!    retries with increasing delays, for as long as [`Config::write_patience`](crate::Config)
-//!    says, counted for each page from its first failure (`writeback/failing.rs`); a sync waits for
-//!    that.
+//!    says, counted for each page from its first failure (`writeback/failing.rs`), or from an
+//!    earlier one of another page if no write of the file has succeeded since
+//!    (`writeback/outage.rs`); a sync waits for that.
 //! 4. After that, or at once after a permanent error (no space, file too large, ...), the pages are
 //!    dropped, as in Linux, and every open file gets the error once (I9): a read sees the store's
 //!    data. So nothing blocks other writers forever, and nothing overwrites, much later, the data
@@ -26,6 +27,7 @@ use crate::ranges::RangeSet;
 use crate::stats::Count;
 use crate::writeback::errseq::may_pass;
 use crate::writeback::failing::Failing;
+use crate::writeback::outage::Outage;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
@@ -213,6 +215,9 @@ impl Mapping {
         let now = memory.now();
         let mut lost = RangeSet::default();
         if let Err(error) = result {
+            if may_pass(error) {
+                Outage::write_failed(&mut state.outage, now, self.writeback().patience);
+            }
             for page in run.clone().filter(|&page| !self.is_to_try_again(&state, page, error, now))
             {
                 lost.insert(page..page + 1);
@@ -227,6 +232,7 @@ impl Mapping {
                 state.stored_size = state.stored_size.max(end);
                 state.durability.changed();
                 state.no_longer_failing(run.clone());
+                state.outage = None;
                 self.count(Count::WritebackOps, 1);
                 self.count(Count::WritebackPages, pages);
             }
@@ -312,8 +318,9 @@ impl Mapping {
 
     /// Whether to retry the write of a page that failed with this error.
     fn is_to_try_again(&self, state: &State, page: u64, error: Error, now: Instant) -> bool {
-        let failing = state.failing.since(page).map_or(Duration::ZERO, |since| now - since);
-        may_pass(error) && failing < self.writeback().patience
+        let others = state.outage.as_ref().and_then(|outage| outage.since(page));
+        let since = state.failing.since(page).into_iter().chain(others).min().unwrap_or(now);
+        may_pass(error) && now - since < self.writeback().patience
     }
 
     /// The file's size without the lost pages: the store's size, or the end of the pages still to

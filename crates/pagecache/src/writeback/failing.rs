@@ -1,7 +1,8 @@
 //! Pages whose last write failed with a possibly transient error, and since when each has failed.
 //!
 //! 1. Each page has the full time of [`Config::write_patience`](crate::Config): another page of the
-//!    file that has failed for longer, in the same write or not, does not shorten it.
+//!    file that has failed for longer, in the same write or not, does not shorten it. Only an
+//!    [outage](super::outage) does.
 //! 2. Pages that first fail within [`TOGETHER`] of each other share a time, the earliest.
 
 use crate::ranges::RangeSet;
@@ -9,7 +10,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Small compared to any patience, so that there are few times to keep.
-const TOGETHER: Duration = Duration::from_millis(50);
+pub(super) const TOGETHER: Duration = Duration::from_millis(50);
 
 /// The failing pages of a file.
 #[derive(Default)]

@@ -7,5 +7,6 @@ pub(crate) mod failing;
 pub(crate) mod flusher;
 pub(crate) mod lane;
 pub(crate) mod node_syncs;
+pub(crate) mod outage;
 pub(crate) mod syncs;
 pub(crate) mod throttle;

@@ -11,6 +11,7 @@
 
 use crate::handle::Node;
 use crate::state::{LockHost, Owner, Principal, ReclaimDenied, Record};
+use crate::storage::database_file::DatabaseFile;
 use bytes::{Buf, BufMut, Bytes};
 use parking_lot::Mutex;
 use redb::{Database, DatabaseError, ReadableTable, TableDefinition, WriteTransaction};
@@ -50,7 +51,7 @@ enum Location {
 impl Location {
     fn open(&self) -> Result<Database, DatabaseError> {
         match self {
-            Self::File(path) => Database::create(path),
+            Self::File(path) => Database::builder().create_with_backend(DatabaseFile::open(path)?),
             Self::Other(open) => open(),
         }
     }
@@ -428,6 +429,30 @@ pub(crate) mod tests {
         drop(recovery);
         let (_, recovered) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
         assert_eq!(recovered.clients, [(owner, record())]);
+    }
+
+    #[tokio::test]
+    async fn the_database_keeps_space_for_the_next_start() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let reserved = |at_least: u64| {
+            let found = std::fs::metadata(dir.path().join(FILE)).unwrap();
+            let blocks = found.blocks() * 512;
+            assert!(blocks >= found.len() + at_least, "{blocks} of {} bytes", found.len());
+        };
+        let probe = tempfile::tempfile_in(dir.path()).unwrap();
+        let mode = rustix::fs::FallocateFlags::KEEP_SIZE;
+        if rustix::fs::fallocate(&probe, mode, 0, 4096).is_err() {
+            return weir_skip::skip("the file system of temporary files reserves no space");
+        }
+        for _ in 0..3 {
+            let (recovery, _) = Recovery::open(dir.path()).unwrap();
+            reserved(256 << 10);
+            let owner = Owner { sessions: true, name: Bytes::from_static(b"host") };
+            recovery.write_clients(vec![(owner, Some(record()))]).await.unwrap();
+            drop(recovery);
+            reserved(256 << 10);
+        }
     }
 
     #[test]

@@ -23,6 +23,8 @@ use tracing::debug;
 
 /// Most ranges without space that one call records.
 const MAX_GAPS: usize = 4096;
+/// The largest block of a file system, and the largest page.
+const MAX_BLOCK: u64 = 64 << 10;
 
 /// Reserves space for a range, and extends the file to its end.
 pub(in crate::local) fn reserve(file: BorrowedFd<'_>, range: Range<u64>) -> io::Result<()> {
@@ -62,10 +64,34 @@ fn take_back(file: BorrowedFd<'_>, size: u64, end: u64, gaps: &[Range<u64>]) -> 
         }
     }
     // Also when it did not grow: space past the end goes with this.
-    if end > size && size_of(file)? <= end && next_data(file, size)? == u64::MAX {
+    if end > size && size_of(file)? <= end && !has_data(file, size)? {
         rustix::fs::ftruncate(file, size)?;
     }
     Ok(())
+}
+
+/// Whether another program has written data at or after `size`, the file's length before it was
+/// extended. The rest of the last block before it counts as data for the file system, and is zeros.
+fn has_data(file: BorrowedFd<'_>, size: u64) -> io::Result<bool> {
+    let data = next_data(file, size)?;
+    if data != size {
+        return Ok(data != u64::MAX);
+    }
+    // What is read becomes data for some file systems, so reading comes last.
+    let hole = rustix::fs::seek(file, SeekFrom::Hole(size))?;
+    if hole - size > MAX_BLOCK || next_data(file, hole)? != u64::MAX {
+        return Ok(true);
+    }
+    let mut rest = vec![0; (hole - size) as usize];
+    let mut done = 0;
+    while done < rest.len() {
+        match rustix::io::pread(file, &mut rest[done..], size + done as u64)? {
+            // Another program has truncated the file.
+            0 => break,
+            read => done += read,
+        }
+    }
+    Ok(rest.iter().any(|&byte| byte != 0))
 }
 
 /// The start of the next data at or after `at`; `u64::MAX` if there is none.
@@ -128,6 +154,26 @@ mod tests {
         assert_eq!(&found, b"mine");
         assert!(blocks(&file) <= before + 2 * 128, "{before} blocks, then {}", blocks(&file));
         assert_eq!(sys::gaps(file.as_fd(), 4 * MIB..5 * MIB, MAX_GAPS).unwrap().unwrap(), []);
+    }
+
+    #[test]
+    fn a_failed_reservation_leaves_a_length_within_a_block() {
+        let Some((file, _)) = sparse() else { return };
+        let size = 6 * MIB + 100;
+        for (appended, left) in [(None, size), (Some(size + 5), 8 * MIB), (Some(7 * MIB), 8 * MIB)]
+        {
+            file.set_len(size).unwrap();
+            file.write_all_at(b"x", size - 1).unwrap();
+            file.sync_all().unwrap();
+            let gaps = sys::gaps(file.as_fd(), 0..8 * MIB, MAX_GAPS).unwrap().unwrap();
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 8 * MIB).unwrap();
+            // Another program appends meanwhile.
+            if let Some(at) = appended {
+                file.write_all_at(b"mine", at).unwrap();
+            }
+            take_back(file.as_fd(), size, 8 * MIB, &gaps).unwrap();
+            assert_eq!(size_of(file.as_fd()).unwrap(), left);
+        }
     }
 
     #[test]

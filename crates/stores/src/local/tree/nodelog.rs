@@ -89,7 +89,8 @@ impl LastExit {
                 };
             }
         };
-        let fresh = path.with_extension("new");
+        // Not the name of a new log, which may be written meanwhile.
+        let fresh = state_dir.join("nodes.state.new");
         let mut file = File::create(&fresh)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
@@ -126,18 +127,20 @@ pub(in crate::local) struct Log {
     backlog: Vec<u8>,
     /// The time of the last failed write.
     failed: Option<Instant>,
-    /// Records were dropped: the log has to be rewritten.
+    /// Records were dropped, or the log cannot be marked: it has to be rewritten.
     pub(in crate::local) lost: bool,
-    /// Records appended while a new log is written.
+    /// Records appended while a new log is written. `None` if some were dropped meanwhile.
     pub(in crate::local) tee: Option<Vec<u8>>,
     /// Records were appended since the last sync.
     pub(in crate::local) unsynced: bool,
+    /// A new log could not be written: the next attempt comes no sooner.
+    pub(in crate::local) compact_after: Option<Instant>,
 }
 
 impl Log {
-    pub(in crate::local) fn new(state_dir: &Path, root: FileId, file: File) -> io::Result<Self> {
-        let size = file.metadata()?.len();
-        Ok(Self {
+    /// A log of `size` bytes.
+    pub(in crate::local) fn new(state_dir: &Path, root: FileId, (file, size): (File, u64)) -> Self {
+        Self {
             file: Arc::new(file),
             state_dir: state_dir.to_owned(),
             root,
@@ -147,7 +150,8 @@ impl Log {
             lost: false,
             tee: None,
             unsynced: false,
-        })
+            compact_after: None,
+        }
     }
 
     pub(in crate::local) fn path(&self) -> PathBuf {
@@ -183,9 +187,8 @@ impl Log {
                 self.backlog = Vec::new();
                 if self.failed.take().is_some() {
                     tracing::info!(dir = %self.state_dir.display(), "the node log is written again");
-                    if !self.lost {
-                        self.mark(&LastExit::of_this_boot());
-                    }
+                    // A rewritten log will be marked.
+                    self.lost = self.lost || !self.mark(&LastExit::of_this_boot());
                 }
             }
             Err(error) => {
@@ -207,21 +210,30 @@ impl Log {
         if self.backlog.len() > MAX_BACKLOG {
             self.backlog = Vec::new();
             self.lost = true;
+            self.tee = None;
         }
     }
 
-    pub(in crate::local) fn mark(&self, mark: &LastExit) {
-        if let Err(error) = mark.write(&self.state_dir) {
+    /// Returns whether the mark could be written.
+    pub(in crate::local) fn mark(&self, mark: &LastExit) -> bool {
+        let written = mark.write(&self.state_dir);
+        if let Err(error) = &written {
             // Without a mark the log is not trusted, which is safe.
             tracing::warn!(%error, "cannot mark the node log");
             drop(std::fs::remove_file(self.state_dir.join(MARK_NAME)));
         }
+        written.is_ok()
     }
 
     /// Whether the kernel has all records: none failed, none was dropped.
     pub(in crate::local) fn is_whole(&self) -> bool {
         self.failed.is_none() && !self.lost && self.backlog.is_empty()
     }
+}
+
+/// Whether there is no space for what was to be written.
+pub(in crate::local) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// The header of a log of the tree with this root.

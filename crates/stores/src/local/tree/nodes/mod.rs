@@ -11,8 +11,8 @@
 //! 5. Only a [complete](Nodes::is_complete) table proves that a file is gone.
 
 use crate::local::tree::nodelog::{
-    DIRECTORY, Header, LINKED, LOG_NAME, LastExit, Log, RECORD_BYTES, REMOVED, RETRY_AFTER, Record,
-    encode, header, kind_of, lock, set_complete, sync_dir,
+    DIRECTORY, Header, LINKED, LOG_NAME, LastExit, Log, RECORD_BYTES, REMOVED, Record, Sum, encode,
+    header, is_full, kind_of, lock, set_complete, sync_dir,
 };
 use indexmap::IndexMap;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
@@ -30,6 +30,8 @@ use weir_vfs::FileId;
 const COMPACT_BYTES: u64 = 64 << 20;
 /// Appended records are synced after this time.
 pub(in crate::local) const SYNC_AFTER: Duration = Duration::from_secs(1);
+/// After a failure, the next attempt to rewrite the log comes this much later: it takes space that others may need.
+const COMPACT_AGAIN: Duration = Duration::from_secs(60);
 /// Entries written to a new log per hold of the lock.
 const COMPACT_STEP: usize = 4096;
 
@@ -112,7 +114,8 @@ impl Nodes {
         Self { shared: Arc::new(shared), keeper: None, _lock: None }
     }
 
-    /// Opens the log in `state_dir` for the tree whose root is `root`, and reads it.
+    /// Opens the log in `state_dir` for the tree whose root is `root`, and reads it. While there is no
+    /// space to rewrite it, it is continued as it is.
     ///
     /// # Errors
     /// Another process uses it, or it cannot be read or written.
@@ -126,9 +129,10 @@ impl Nodes {
         let mut table = Table { complete: true, ..Table::default() };
         let path = state_dir.join(LOG_NAME);
         let mark = LastExit::read(state_dir);
+        let mut readable = None;
         match std::fs::read(&path) {
             Ok(bytes) => {
-                table.replay(&bytes, root, max_nodes);
+                readable = table.replay(&bytes, root, max_nodes);
                 if table.complete && !mark.is_believed() {
                     tracing::warn!(
                         dir = %state_dir.display(),
@@ -146,14 +150,36 @@ impl Nodes {
         }
         table.records = Some(Vec::new());
         let shared = Shared::new(table, None, max_nodes);
-        let file = shared.write_snapshot(&path, root)?;
-        set_complete(&file, root, shared.table.read().complete)?;
-        file.sync_data()?;
-        let file = put_in_place(file, &path)?;
-        sync_dir(state_dir)?;
-        // From here on, records count for this boot.
-        LastExit::of_this_boot().write(state_dir)?;
-        let log = Log::new(state_dir, root, file)?;
+        let (mut log, marked) = match (shared.rewrite(&path, root), readable) {
+            (Ok(file), _) => {
+                // From here on, records count for this boot.
+                let marked =
+                    sync_dir(state_dir).and_then(|()| LastExit::of_this_boot().write(state_dir));
+                (Log::new(state_dir, root, file), marked)
+            }
+            (Err(error), Some(size)) if is_full(&error) => {
+                let file = OpenOptions::new().append(true).open(&path)?;
+                file.set_len(size)?;
+                (Log::new(state_dir, root, (file, size)), Err(error))
+            }
+            (Err(error), _) => return Err(error),
+        };
+        if let Err(error) = marked {
+            if !is_full(&error) {
+                return Err(error);
+            }
+            tracing::warn!(
+                %error,
+                dir = %state_dir.display(),
+                "cannot rewrite or mark the node log: it is continued as it is until there is space"
+            );
+            // The keeper rewrites it. Until then, a mark of this boot stands, and no other.
+            log.lost = true;
+            if mark != LastExit::of_this_boot() {
+                log.mark(&LastExit::Missing);
+            }
+        }
+        shared.orders.lock().work = log.lost;
         let shared = Arc::new(Shared { log: Some(Mutex::new(log)), ..shared });
         let keeper = std::thread::Builder::new().name("weir-nodes".into());
         let kept = shared.clone();
@@ -304,10 +330,9 @@ impl Shared {
         // In the order of their creation: the holder of the log takes them out.
         let mut log = log.lock();
         let records = self.table.write().records.as_mut().map(std::mem::take).unwrap_or_default();
+        // Also if records are dropped, the table has them: only the log is incomplete until it is rewritten, and has
+        // no mark.
         log.append(&records, Instant::now());
-        if log.lost {
-            self.table.write().complete = false;
-        }
         log
     }
 
@@ -337,7 +362,8 @@ impl Shared {
         let file = std::mem::take(&mut held.unsynced).then(|| held.file.clone());
         let counts = self.table.read().nodes.len() as u64 * (RECORD_BYTES as u64 + 16);
         let grown = held.size > self.compact_bytes && held.size > 4 * counts;
-        let compact = !held.is_failing() && (grown || held.lost);
+        let waits = held.compact_after.is_some_and(|after| Instant::now() < after);
+        let compact = !waits && !held.is_failing() && (grown || held.lost);
         drop(held);
         if let Some(file) = file
             && let Err(error) = file.sync_data()
@@ -350,7 +376,7 @@ impl Shared {
         }
         if compact && let Err(error) = self.compact(log) {
             tracing::warn!(%error, "cannot compact the node log");
-            std::thread::sleep(RETRY_AFTER);
+            log.lock().compact_after = Some(Instant::now() + COMPACT_AGAIN);
         }
         let held = log.lock();
         held.is_failing() || held.lost
@@ -358,33 +384,47 @@ impl Shared {
 
     /// Replaces the log by one with the live records only. Appends wait only at the beginning and
     /// at the end.
+    ///
+    /// # Errors
+    /// The new log could not be written, and is removed: the old one continues.
     fn compact(&self, log: &Mutex<Log>) -> io::Result<()> {
         let (path, root) = {
             let mut log = self.append_to(log);
             log.tee = Some(Vec::new());
             (log.path(), log.root)
         };
+        let _removed = RemovedUnlessRenamed(&path);
         let fresh = self.write_snapshot(&path, root).and_then(|fresh| {
             fresh.sync_data()?;
             Ok(fresh)
         });
         let mut log = self.append_to(log);
-        let tee = log.tee.take().unwrap_or_default();
+        let tee = log.tee.take();
         let mut fresh = fresh?;
-        if log.is_failing() {
+        // Records that were dropped meanwhile may be neither in the new log nor in the tee.
+        let Some(tee) = tee.filter(|_| !log.is_failing()) else {
             return Err(io::ErrorKind::StorageFull.into());
-        }
+        };
         fresh.write_all(&tee)?;
-        // Dropped records are in the table, and so in the new log.
+        // Records that were dropped before are in the table, and so in the new log.
         set_complete(&fresh, root, self.table.read().complete)?;
-        let file = put_in_place(fresh, &path)?;
-        log.size = file.metadata()?.len();
+        let (file, size) = put_in_place(fresh, &path)?;
+        log.size = size;
         log.file = Arc::new(file);
         log.unsynced = true;
-        if std::mem::take(&mut log.lost) {
-            log.mark(&LastExit::of_this_boot());
-        }
+        // A log that cannot be marked is not trusted.
+        log.lost = log.lost && !log.mark(&LastExit::of_this_boot());
+        log.compact_after = log.lost.then(|| Instant::now() + COMPACT_AGAIN);
         Ok(())
+    }
+
+    /// Replaces the log at the start. Returns the new one, on disk, and its size.
+    fn rewrite(&self, path: &Path, root: FileId) -> io::Result<(File, u64)> {
+        let _removed = RemovedUnlessRenamed(path);
+        let file = self.write_snapshot(path, root)?;
+        set_complete(&file, root, self.table.read().complete)?;
+        file.sync_data()?;
+        put_in_place(file, path)
     }
 
     /// Writes a log of the live records next to the current one. Changes meanwhile are in it in
@@ -426,11 +466,28 @@ impl Shared {
     }
 }
 
-/// Replaces the old log by a new one.
-fn put_in_place(fresh: File, path: &Path) -> io::Result<File> {
+/// Replaces the old log by a new one, and returns that, and its size. After an error, the old one is in place.
+fn put_in_place(fresh: File, path: &Path) -> io::Result<(File, u64)> {
     drop(fresh);
-    std::fs::rename(path.with_extension("new"), path)?;
-    OpenOptions::new().append(true).open(path)
+    let new = path.with_extension("new");
+    let file = OpenOptions::new().append(true).open(&new)?;
+    let size = file.metadata()?.len();
+    std::fs::rename(new, path)?;
+    Ok((file, size))
+}
+
+/// Removes the new log when this is dropped, if it did not take the place of that at the path: it may fill the disk.
+struct RemovedUnlessRenamed<'a>(&'a Path);
+
+impl Drop for RemovedUnlessRenamed<'_> {
+    fn drop(&mut self) {
+        let removed = std::fs::remove_file(self.0.with_extension("new"));
+        if let Err(error) = removed
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "cannot remove an unfinished node log");
+        }
+    }
 }
 
 impl Node {
@@ -522,14 +579,14 @@ impl Table {
         }
     }
 
-    /// Reads a log.
-    fn replay(&mut self, bytes: &[u8], root: FileId, max_nodes: usize) {
+    /// Reads a log. Returns the length of what is valid, if records may be appended to it.
+    fn replay(&mut self, bytes: &[u8], root: FileId, max_nodes: usize) -> Option<u64> {
         let Some((Header { sum, complete }, mut rest)) = Header::decode(bytes, root) else {
             if !bytes.is_empty() {
                 tracing::warn!("the node log belongs to another tree: starting with an empty one");
             }
             self.complete = bytes.is_empty();
-            return;
+            return None;
         };
         self.complete = complete;
         while let Some((record, tail)) = Record::decode(rest, sum) {
@@ -552,6 +609,7 @@ impl Table {
         if !rest.is_empty() {
             tracing::warn!(bytes = rest.len(), "the node log ends in a torn record");
         }
+        (sum == Sum::Xxh3).then_some((bytes.len() - rest.len()) as u64)
     }
 
     /// Appends the records of an entry.

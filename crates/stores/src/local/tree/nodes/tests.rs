@@ -268,3 +268,86 @@ fn a_log_is_compacted_while_others_append() {
     let nodes = Nodes::open(dir.path(), ROOT, 100_000).unwrap();
     assert!(all(&nodes) == expected && nodes.is_complete());
 }
+
+/// Lets writes of a file find no space.
+fn fill(dir: &Path, name: &str) {
+    std::os::unix::fs::symlink("/dev/full", dir.join(name)).unwrap();
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < limit, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_new_log_that_finds_no_space_is_removed_and_written_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    let log = nodes.shared.log.as_ref().unwrap();
+    let is_there = || dir.path().join("nodes.new").symlink_metadata().is_ok();
+    fill(dir.path(), "nodes.new");
+    assert_eq!(nodes.shared.compact(log).unwrap_err().kind(), io::ErrorKind::StorageFull);
+    assert!(!is_there());
+    // As after a sync that failed.
+    fill(dir.path(), "nodes.new");
+    log.lock().lost = true;
+    nodes.remember([seen(10, 2, "one")]);
+    wait_until("the keeper tries", || !is_there());
+    wait_until("it has noted the failure", || log.lock().compact_after.is_some());
+    let after = log.lock().compact_after.unwrap();
+    assert!(after > Instant::now() + COMPACT_AGAIN / 2, "not at once");
+    assert!(log.lock().lost);
+    assert!(nodes.is_complete(), "the table lacks nothing");
+    log.lock().compact_after = None;
+    wait_until("the keeper tries again", || !log.lock().lost);
+    assert_eq!(LastExit::read(dir.path()), LastExit::of_this_boot());
+    drop(nodes);
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    assert_eq!(place_of(&nodes, 10), Some((2, "one".into())));
+    assert!(nodes.is_complete());
+}
+
+#[test]
+fn a_log_that_cannot_be_rewritten_is_continued() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(LOG_NAME);
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    nodes.remember([seen(10, 2, "one")]);
+    drop(nodes);
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(b"torn").unwrap();
+    fill(dir.path(), "nodes.new");
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    assert_eq!(place_of(&nodes, 10), Some((2, "one".into())));
+    assert!(nodes.is_complete());
+    nodes.remember([seen(11, 2, "two")]);
+    let log = nodes.shared.log.as_ref().unwrap();
+    wait_until("it is rewritten", || !log.lock().lost);
+    assert_eq!(LastExit::read(dir.path()), LastExit::of_this_boot());
+    drop(nodes);
+
+    // If it cannot be marked either, it is not trusted after the next start.
+    fill(dir.path(), "nodes.new");
+    fill(dir.path(), "nodes.state.new");
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    assert_eq!(LastExit::read(dir.path()), LastExit::Missing);
+    assert_eq!([10, 11].map(|ino| place_of(&nodes, ino).is_some()), [true; 2]);
+    nodes.remember([seen(12, 2, "three")]);
+    assert!(nodes.is_complete());
+    drop(nodes);
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    assert_eq!(place_of(&nodes, 12), Some((2, "three".into())));
+    assert!(!nodes.is_complete());
+}
+
+#[test]
+fn a_mark_leaves_a_log_alone_that_is_being_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = Nodes::open(dir.path(), ROOT, 1000).unwrap();
+    let fresh = nodes.shared.write_snapshot(&dir.path().join(LOG_NAME), ROOT).unwrap();
+    LastExit::of_this_boot().write(dir.path()).unwrap();
+    put_in_place(fresh, &dir.path().join(LOG_NAME)).unwrap();
+    assert_eq!(LastExit::read(dir.path()), LastExit::of_this_boot());
+}
