@@ -116,6 +116,34 @@ fn signals_end_lock_while_the_server_hangs() {
     }
 }
 
+/// The end of a session sends SIGHUP to all of its processes, and some go on.
+#[test]
+fn a_lock_is_held_while_a_command_goes_on_after_signals() {
+    let dir = scratch();
+    let (ready, stop) = (dir.path().join("ready"), dir.path().join("stop"));
+    let at = dir.path().join("file");
+    let script = "trap '' HUP QUIT; trap 'touch ended' TERM; touch ready; while [ ! -e stop ]; do sleep 0.02; done";
+    let mut command = weir(["lock".as_ref(), at.as_os_str()]);
+    let mut held = command.args(["sh", "-c", script]).current_dir(dir.path()).spawn().unwrap();
+    within(LIMIT, || ready.exists().then_some(()));
+    for signal in [Signal::HUP, Signal::QUIT, Signal::INT, Signal::TERM] {
+        kill_process(Pid::from_child(&held), signal).unwrap();
+    }
+    within(LIMIT, || dir.path().join("ended").exists().then_some(()));
+    assert_eq!(run(["lock".as_ref(), "--test".as_ref(), at.as_os_str()]), "exclusive 0-\n");
+    assert!(held.try_wait().unwrap().is_none(), "it ended before its command");
+    fs::write(stop, "").unwrap();
+    assert!(within(LIMIT, || held.try_wait().unwrap()).success());
+    // A command that does not ignore SIGHUP gets it.
+    fs::remove_file(ready).unwrap();
+    let script = "trap 'exit 5' HUP; touch ready; while :; do sleep 0.02; done";
+    let mut command = weir(["lock".as_ref(), at.as_os_str()]);
+    let mut held = command.args(["sh", "-c", script]).current_dir(dir.path()).spawn().unwrap();
+    within(LIMIT, || dir.path().join("ready").exists().then_some(()));
+    kill_process(Pid::from_child(&held), Signal::HUP).unwrap();
+    assert_eq!(within(LIMIT, || held.try_wait().unwrap()).code(), Some(5));
+}
+
 const LIMIT: Duration = Duration::from_secs(180);
 
 #[test]

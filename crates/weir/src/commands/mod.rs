@@ -5,7 +5,6 @@ use crate::ended::Ended;
 use crate::output::{Lines, complain, hex, print_json};
 use serde::Serialize;
 use std::time::Duration;
-use tokio::signal::unix::SignalKind;
 use weir_tools::failure::{Failure, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::Mounts;
@@ -51,6 +50,8 @@ pub(crate) mod tree;
 pub(crate) mod truncate;
 pub(crate) mod warm;
 
+use stop_signals::StopSignals;
+
 pub(crate) use runtime::{in_place, runtime, runtime_with};
 
 /// Time that system calls in progress get when a command ends.
@@ -85,14 +86,10 @@ pub(crate) fn with_mounts<T>(
 
 /// Waits for a signal that asks this program to end.
 async fn interrupted() {
-    let listen = |kind| tokio::signal::unix::signal(kind);
-    match (listen(SignalKind::interrupt()), listen(SignalKind::terminate())) {
-        (Ok(mut interrupt), Ok(mut terminate)) => tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        },
+    match StopSignals::listen() {
+        Ok(mut signals) => drop(signals.any().await),
         // Without handlers the kernel ends the program.
-        _ => std::future::pending().await,
+        Err(_) => std::future::pending().await,
     }
 }
 

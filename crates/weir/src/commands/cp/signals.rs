@@ -73,7 +73,7 @@ async fn interrupt(mut signals: StopSignals, ending: Arc<Ending>) {
     // The copy normally ends the program before this returns.
     let again = tokio::time::timeout(ORDERLY_END, signals.any()).await;
     say(match again {
-        Ok(()) => "weir: interrupted again, ending at once",
+        Ok(_) => "weir: interrupted again, ending at once",
         Err(_) if copier.as_ref().is_none_or(|copier| copier.left().0.is_empty()) => {
             "weir: ending; a server does not answer"
         }

@@ -107,7 +107,7 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
     let mut unmounted = tokio::task::spawn_blocking(move || session.wait());
     let (interrupted, lost) = tokio::select! {
         ended = &mut unmounted => (false, ended.map_err(io::Error::other).flatten().err()),
-        () = signals.any() => (true, None),
+        _ = signals.any() => (true, None),
     };
     if let Some(error) = lost {
         if let Some(mountpoint) = mountpoint {
@@ -156,7 +156,7 @@ async fn end(
     };
     tokio::select! {
         ended = write_out => ended,
-        () = signals.any() => {
+        _ = signals.any() => {
             warn!("second signal to stop: ending without writing out the rest");
             if let Some(mountpoint) = mounted {
                 // Unmounting would wait for a notification that waits for a server.
