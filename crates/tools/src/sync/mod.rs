@@ -51,7 +51,6 @@ pub async fn sync(copier: &Arc<Copier>, from: &Place, to: &Place, deletes_exclud
             Ok(changed) if changed.is_empty() => break,
             Ok(_) if copies < COPIES => {
                 copies += 1;
-                mirror.is_compared.store(true, Ordering::Relaxed);
                 copier.copy_again(from.clone(), to.clone()).await;
             }
             Ok(changed) => {
