@@ -1,8 +1,8 @@
 //! The command line, and the exit code of a command.
 //!
-//! Exit codes: 0 success; 1 failure (reported on standard error); 2 invalid command line. A command that a signal to stop
-//! interrupts ends by that signal, which shells show as 128 and its number. `weir lock` and `weir run` exit with the code
-//! of the command that they run, or end by the signal to stop that ended it.
+//! Exit codes: 0 success; 1 failure (reported on standard error); 2 invalid command line. A command that a signal to
+//! stop interrupts ends by that signal, which shells show as 128 and its number. `weir lock` and `weir run` exit with
+//! the code of the command that they run, or end by the signal to stop that ended it.
 
 use crate::by_signal::end_by;
 use crate::commands::{
