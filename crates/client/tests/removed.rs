@@ -2,13 +2,17 @@
 
 mod common;
 
+use async_trait::async_trait;
 use common::{Served, opened};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use weir_client::Export;
+use weir_stores::memory::MemoryFs;
 use weir_stores::testing::{new_file, read_all, write};
 use weir_vfs::{
-    Access, Caller, CreateMode, Error, FileSystem, ReaddirRequest, RenameFlags, SetAttr, Unnamed,
-    WholeFile,
+    Access, Caller, CreateMode, DirPage, Error, FileId, FileSystem, FileSystemDecorator,
+    ReaddirRequest, RenameFlags, SetAttr, Unnamed, WholeFile,
 };
 
 const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
@@ -127,5 +131,62 @@ async fn an_open_file_is_not_replaced_whole_where_its_users_would_lose_it() {
         drop(open);
         nfs.unlink(&Caller::Own, root.entry(b"file")).await.unwrap();
         nfs.unmount().await;
+    }
+}
+
+/// A store in which another program moves `top/b` to `kept/b` when `top` has been listed, and may put another directory
+/// there.
+struct Moving {
+    store: Arc<MemoryFs>,
+    top: FileId,
+    kept: FileId,
+    is_moved: AtomicBool,
+    replaces: bool,
+}
+
+#[async_trait]
+impl FileSystemDecorator for Moving {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.store
+    }
+
+    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> weir_vfs::Result<DirPage> {
+        let page = self.store.readdir(caller, request).await?;
+        if request.dir == self.top && !self.is_moved.swap(true, Ordering::SeqCst) {
+            let (old, new) = (self.top.entry(b"b"), self.kept.entry(b"b"));
+            self.store.rename_counted(&Caller::Own, old, new, RenameFlags::Replace).await?;
+            if self.replaces {
+                let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+                self.store.mkdir(&Caller::Own, old.with(&set)).await?;
+            }
+        }
+        Ok(page)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_is_moved_out_of_a_tree_keeps_its_files() {
+    let mut served = Served::start();
+    for (version, replaces) in [("3", false), ("3", true), ("4.2", false), ("4.2", true)] {
+        let (store, own) = (MemoryFs::new(), &Caller::Own);
+        let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+        let make = async |dir: FileId, name: &[u8]| {
+            store.mkdir(own, dir.entry(name).with(&set)).await.unwrap().id
+        };
+        let (top, kept) = (make(store.root(), b"top").await, make(store.root(), b"kept").await);
+        let (a, b) = (make(top, b"a").await, make(top, b"b").await);
+        for dir in [a, b] {
+            let new = dir.entry(b"f").with(&set);
+            store.create(own, new, CreateMode::MustBeNew).await.unwrap();
+        }
+        let is_moved = AtomicBool::new(false);
+        served.store = Arc::new(Moving { store: store.clone(), top, kept, is_moved, replaces });
+        served.restart();
+        let url = format!("nfs://{}/?vers={version}", served.addr);
+        let export = Export::connect(&url).await.unwrap();
+        let removed = export.remove_dir_all("top").await;
+        assert_eq!(removed.is_err(), replaces, "NFSv{version}: {removed:?}");
+        assert!(store.lookup(own, b.entry(b"f")).await.is_ok(), "the only copy is lost");
+        assert_eq!(store.lookup(own, store.root().entry(b"top")).await.is_ok(), replaces);
     }
 }

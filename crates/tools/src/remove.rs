@@ -8,12 +8,15 @@
 //!
 //! 1. A directory is removed after the last of its entries. If an entry stays, so does the directory,
 //!    which is not reported by itself.
-//! 2. Files go before further directories are listed: what is in memory is the content of the directories
+//! 2. Nothing is removed from a directory that is no longer at its place: another program may have moved it out of the
+//!    tree since its name was listed. It is looked up beside its listing, which takes no further time.
+//! 3. Files go before further directories are listed: what is in memory is the content of the directories
 //!    on one way down, and of a few that are being listed.
 
-use crate::failure::Failure;
+use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use futures_util::StreamExt;
+use futures_util::future::join;
 use futures_util::stream::FuturesUnordered;
 use std::collections::HashMap;
 use weir_vfs::{Attr, Caller, Error, FileId, FileKind};
@@ -141,14 +144,7 @@ enum Outcome {
 impl Step {
     async fn run(self) -> Outcome {
         let (place, above, removed) = match self {
-            Self::List { place, id, above } => match place.children(id).await {
-                Ok(children) => return Outcome::Listed { place, above, children },
-                Err(failure) => {
-                    let gone = matches!(rmdir(&place).await, Ok(()) | Err(Error::NotFound));
-                    let failure = (!gone).then_some(failure);
-                    return Outcome::Unlisted { place, above, failure };
-                }
-            },
+            Self::List { place, id, above } => return list(place, id, above).await,
             Self::Unlink { place, above } => {
                 let name = place.name.as_deref().unwrap_or_default();
                 let removed = place.fs.unlink(&Caller::Own, place.dir.entry(name)).await;
@@ -165,6 +161,45 @@ impl Step {
             Err(error) => Some(Failure::of(format!("remove {}", place.shown), error)),
         };
         Outcome::Removed { place, above, failure }
+    }
+}
+
+/// Lists a directory, unless it is no longer there.
+async fn list(place: Place, id: FileId, above: Option<DirNumber>) -> Outcome {
+    let failure = match join(is_there(&place, id), place.children(id)).await {
+        (Ok(true), Ok(children)) => return Outcome::Listed { place, above, children },
+        (Ok(true), Err(failure)) => {
+            let gone = matches!(rmdir(&place).await, Ok(()) | Err(Error::NotFound));
+            (!gone).then_some(failure)
+        }
+        (Ok(false), _) => None,
+        (Err(failure), _) => Some(failure),
+    };
+    Outcome::Unlisted { place, above, failure }
+}
+
+/// Whether the directory `id` is still at its place; false if nothing is there.
+///
+/// # Errors
+/// Another file is there.
+pub(crate) async fn is_there(place: &Place, id: FileId) -> Result<bool> {
+    let found = match &place.name {
+        Some(name) => {
+            let at = place.dir.entry(name);
+            place.with_directory(|| place.fs.lookup(&Caller::Own, at)).await
+        }
+        // A store's root stays where it is.
+        None => place.found_again(id, || place.fs.getattr(id)).await,
+    };
+    let asked = || format!("remove {}", place.shown);
+    match found {
+        Ok(attr) if attr.id == id => Ok(true),
+        Ok(_) => {
+            let failure = Failure::new(asked(), "another file has its name now");
+            Err(failure.advice("it stays as it is"))
+        }
+        Err(Error::NotFound) => Ok(false),
+        Err(error) => Err(error).asked(asked),
     }
 }
 
@@ -249,6 +284,94 @@ impl<K: Fn(&Place, &Attr) -> bool, R: FnMut(Event<'_>)> Removal<K, R> {
                 return;
             }
             above = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::origin::Origin;
+    use async_trait::async_trait;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use weir_pagecache::{Cache, Config};
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::{
+        CreateMode, DirPage, FileSystem, FileSystemDecorator, ReaddirRequest, RenameFlags, SetAttr,
+    };
+
+    const ME: &Caller = &Caller::Own;
+
+    /// A store in which another program moves `top/b` to `kept/b` when `top` has been listed, and may put another
+    /// directory there.
+    struct Moving {
+        store: Arc<MemoryFs>,
+        top: FileId,
+        kept: FileId,
+        is_moved: AtomicBool,
+        replaces: bool,
+    }
+
+    #[async_trait]
+    impl FileSystemDecorator for Moving {
+        fn below(&self) -> &dyn FileSystem {
+            &*self.store
+        }
+
+        async fn readdir(
+            &self,
+            caller: &Caller,
+            request: ReaddirRequest,
+        ) -> weir_vfs::Result<DirPage> {
+            let page = self.store.readdir(caller, request).await?;
+            if request.dir == self.top && !self.is_moved.swap(true, Ordering::SeqCst) {
+                let (old, new) = (self.top.entry(b"b"), self.kept.entry(b"b"));
+                self.store.rename_counted(caller, old, new, RenameFlags::Replace).await?;
+                if self.replaces {
+                    self.store.mkdir(caller, old.with(&SetAttr::default())).await?;
+                }
+            }
+            Ok(page)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_moved_out_of_the_tree_keeps_its_files() {
+        for replaces in [false, true] {
+            let (store, set) = (MemoryFs::new(), SetAttr::default());
+            let make = async |dir: FileId, name: &[u8]| {
+                store.mkdir(ME, dir.entry(name).with(&set)).await.unwrap().id
+            };
+            let (top, kept) = (make(store.root(), b"top").await, make(store.root(), b"kept").await);
+            let (a, b) = (make(top, b"a").await, make(top, b"b").await);
+            for dir in [a, b] {
+                let new = dir.entry(b"f").with(&set);
+                store.create(ME, new, CreateMode::MustBeNew).await.unwrap();
+            }
+            let is_moved = AtomicBool::new(false);
+            let moving = Moving { store: store.clone(), top, kept, is_moved, replaces };
+            let cache = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap();
+            let fs = cache.mount(Arc::new(moving));
+            let (dir, name) = (fs.root(), Some(b"top".to_vec()));
+            let attr = fs.lookup(ME, dir.entry(b"top")).await.unwrap();
+            let origin = Origin::default();
+            let place = Place { fs, dir, name, attr: None, shown: "top".into(), origin };
+            let mut failures = Vec::new();
+            let report = |event: Event<'_>| {
+                if let Event::Failed(failure) = event {
+                    failures.push(failure.to_string());
+                }
+            };
+            assert_eq!(remove(place, attr, report).await, !replaces, "{failures:?}");
+            assert!(store.lookup(ME, b.entry(b"f")).await.is_ok(), "the only copy is lost");
+            assert!(store.lookup(ME, a.entry(b"f")).await.is_err());
+            assert_eq!(store.lookup(ME, dir.entry(b"top")).await.is_ok(), replaces);
+            assert_eq!(failures.len(), usize::from(replaces), "{failures:?}");
+            assert!(
+                failures.iter().all(|said| said.contains("top/b: another file")),
+                "{failures:?}"
+            );
         }
     }
 }

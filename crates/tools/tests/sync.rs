@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::memory::MemoryFs;
 use weir_tools::copy::{Copier, Filter, Mirror, Options, Reflink, Summary};
@@ -13,7 +13,7 @@ use weir_tools::sync::sync;
 use weir_vfs::{
     Access, Acl, AclKind, AclName, AclWho, Attr, Caller, CreateMode, DirPage, EntryName, Error,
     FileId, FileSystem, FileSystemDecorator, IoFlags, OpenFile, OpenFileDecorator, ReadOp,
-    ReaddirRequest, RenameFlags, Result, SetAttr, SpecialFile, Unnamed, WriteOp,
+    ReaddirRequest, RenameFlags, Result, SetAttr, SetTime, SpecialFile, Unnamed, WriteOp,
 };
 
 const SIZE: u64 = 8 << 20;
@@ -589,6 +589,38 @@ async fn what_the_source_only_moves_is_not_lost() {
         assert!(has(&from, ["b", "d"]).await && !has(&from, ["a", "d"]).await);
         assert!(has(&to, ["b", "d"]).await && !has(&to, ["a", "d"]).await);
     }
+}
+
+/// A file that only the second copy meets, since its directory was moved, is compared as any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_copy_compares_the_content_of_all_files() {
+    let cache = cache();
+    let ((from, moving), to) = (moving(&cache, 1).await, cache.mount(MemoryFs::new()));
+    let dir = async |fs: &CachedFs, above: FileId, name: &[u8]| {
+        let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+        match fs.lookup(&Caller::Own, above.entry(name)).await {
+            Ok(attr) => attr.id,
+            Err(_) => fs.mkdir(&Caller::Own, above.entry(name).with(&set)).await.unwrap().id,
+        }
+    };
+    for (fs, above, byte) in [(&from, b"a", 1), (&to, b"b", 2)] {
+        let above = dir(fs, fs.root(), above).await;
+        let d = dir(fs, above, b"d").await;
+        write(fs, "f", &[0], byte).await;
+        let old = fs.root().entry(b"f");
+        let id = fs.lookup(&Caller::Own, old).await.unwrap().id;
+        let mtime = Some(SetTime::To(UNIX_EPOCH + Duration::from_secs(1_000_000_000)));
+        let set = SetAttr { mtime, ..SetAttr::default() };
+        fs.setattr(&Caller::Own, id, &set).await.unwrap();
+        fs.rename(&Caller::Own, old, d.entry(b"f"), RenameFlags::Replace).await.unwrap();
+    }
+    let compares = |mirror: &mut Mirror| mirror.compares_content = true;
+    let summary = mirror_by(&moving, &to, Reflink::Never, compares).await;
+    assert_eq!(summary.failures, [""; 0], "{summary:?}");
+    let d = dir(&to, dir(&to, to.root(), b"b").await, b"d").await;
+    let top = to.root().entry(b"f");
+    to.rename(&Caller::Own, d.entry(b"f"), top, RenameFlags::Replace).await.unwrap();
+    assert_eq!(read(&to, "f").await[0], 1);
 }
 
 /// A store whose root has another file after each listing.

@@ -3,9 +3,11 @@
 mod common;
 
 use common::{EXTENTS, PAGE, blocks, fail, json, run, same, scratch, sparse, text, weir, within};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -293,15 +295,35 @@ fn an_interrupted_copy_leaves_nothing_behind() {
     // A minute of data, so that a signal arrives during the copy.
     sparse(&from, 40 << 30, [(0, 256 << 20)]);
     fs::create_dir(&to).unwrap();
-    let mut command = weir(["cp", "--sparse=never", "--bwlimit", "4M"]);
-    let mut child = command.args([&from, &to]).stderr(Stdio::piped()).spawn().unwrap();
-    within(LIMIT, || (!names(&to).is_empty()).then_some(()));
-    assert!(names(&to)[0].starts_with(".weir-"), "{:?}", names(&to));
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut command = weir(["cp", "--sparse=never", "--bwlimit", "4M"]);
+        let mut child = command.args([&from, &to]).stderr(Stdio::piped()).spawn().unwrap();
+        within(LIMIT, || (!names(&to).is_empty()).then_some(()));
+        assert!(names(&to)[0].starts_with(".weir-"), "{:?}", names(&to));
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let status = within(LIMIT, || child.try_wait().unwrap());
+        assert_eq!(status.signal(), Some(signal.as_raw()));
+        assert_eq!(names(&to), [""; 0], "{signal:?}");
+    }
+}
+
+/// As under nohup(1), and in the background of a script.
+#[test]
+fn a_copy_goes_on_at_signals_that_it_ignores() {
+    let dir = scratch();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    sparse(&from, 12 << 20, [(0, 12 << 20)]);
+    let script = "trap '' HUP INT; exec \"$0\" cp --bwlimit 4M \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_weir")]).args([&from, &to]);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    within(LIMIT, || (names(dir.path()).len() > 1).then_some(()));
+    for signal in [Signal::HUP, Signal::INT] {
+        kill_process(Pid::from_child(&child), signal).unwrap();
+    }
     let status = within(LIMIT, || child.try_wait().unwrap());
-    assert_eq!(status.code(), Some(130));
-    assert_eq!(names(&to), [""; 0]);
+    assert!(status.success(), "{status}");
+    assert!(same(&from, &to));
 }
 
 #[test]

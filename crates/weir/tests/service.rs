@@ -202,6 +202,16 @@ fn the_units_are_sound() {
     for kept in ["SETUID", "SETGID", "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER"] {
         assert!(given.split(' ').any(|cap| cap == format!("CAP_{kept}")), "{kept}");
     }
+    // A start that fails is repeated until it succeeds: by default, systemd gives up after five in 10 s.
+    let mount = fs::read_to_string(dist.join("weir-mount@.service")).unwrap();
+    for unit in [&service, &mount] {
+        let (above, below) = unit.split_once("\n[Service]\n").unwrap();
+        let has = |section: &str, wanted: &str| section.lines().any(|line| line == wanted);
+        assert!(has(above, "StartLimitIntervalSec=0"), "{above}");
+        for wanted in ["Restart=on-failure", "RestartSec=5"] {
+            assert!(has(below, wanted), "{wanted}: {below}");
+        }
+    }
     let Ok(found) = Command::new("systemd-analyze").arg("--version").output() else {
         weir_skip::skip("systemd-analyze is not installed");
         return;
@@ -211,7 +221,6 @@ fn the_units_are_sound() {
     let copy = service.replace("/usr/local/bin/weir", env!("CARGO_BIN_EXE_weir"));
     fs::write(dir.path().join("weir.service"), copy).unwrap();
     fs::copy(dist.join("weir.socket"), dir.path().join("weir.socket")).unwrap();
-    let mount = fs::read_to_string(dist.join("weir-mount@.service")).unwrap();
     let mount = mount.replace("/usr/local/bin/weir", env!("CARGO_BIN_EXE_weir"));
     fs::write(dir.path().join("weir-mount@.service"), mount).unwrap();
     for unit in ["weir.service", "weir.socket", "weir-mount@.service"] {

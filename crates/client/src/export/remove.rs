@@ -2,9 +2,12 @@
 //!
 //! 1. Files are found by the directory that they are in, not by path, so that no symbolic link is ever
 //!    followed, also if other programs rename directories meanwhile.
+//! 2. Nothing is removed from a directory that is no longer where it was found: another program may have moved it out
+//!    of the tree. It is looked up beside each request for entries, which takes no further time.
 
 use super::resolve::{Links, resolve};
 use super::{Asked, Export};
+use futures_util::future::join;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use std::io;
 use std::path::Path;
@@ -40,7 +43,8 @@ impl Level {
 
 impl Export {
     /// Removes a directory with everything in it; a symbolic link itself, not what it leads to. A
-    /// failure leaves the rest in place. The time limit is for each request.
+    /// failure leaves the rest in place; EBUSY if another program puts another directory where one of the tree was. The
+    /// time limit is for each request.
     pub async fn remove_dir_all(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let path = path.as_ref();
         let asked = Asked::new("remove directory", path);
@@ -74,7 +78,20 @@ impl Export {
     async fn remove_some(&self, level: &mut Level) -> Result<Vec<Level>> {
         let (dir, cookie) = (level.dir, level.cookie);
         let request = ReaddirRequest { dir, cookie, max_entries: ENTRIES, with_attr: true };
-        let page = self.nfs.readdir(&Caller::Own, request).await?;
+        let at = level.parent.entry(&level.name);
+        let (found, page) =
+            join(self.nfs.lookup(&Caller::Own, at), self.nfs.readdir(&Caller::Own, request)).await;
+        match found {
+            Ok(attr) if attr.id == dir => {}
+            // Another directory has its name.
+            Ok(_) => return Err(Error::Busy),
+            Err(Error::NotFound) => {
+                level.eof = true;
+                return Ok(Vec::new());
+            }
+            Err(error) => return Err(error),
+        }
+        let page = page?;
         level.eof = page.eof;
         if let Some(last) = page.entries.last() {
             // What is removed now is listed no more, and a server that goes round would be asked forever.

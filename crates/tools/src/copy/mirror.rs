@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use weir_vfs::{Attr, FileId, FileKind};
 
 /// Patterns in the syntax of gitignore(5): the last one that matches counts.
@@ -91,8 +91,6 @@ pub struct Mirror {
     pub(crate) is_blocked: AtomicBool,
     /// What could be removed is gone: a directory that is still there stays.
     pub(crate) is_removed: AtomicBool,
-    /// The content was compared by an earlier copy of this run.
-    pub(crate) is_compared: AtomicBool,
 }
 
 impl Mirror {
@@ -106,13 +104,7 @@ impl Mirror {
             paths: Mutex::default(),
             is_blocked: AtomicBool::new(false),
             is_removed: AtomicBool::new(false),
-            is_compared: AtomicBool::new(false),
         }
-    }
-
-    /// Whether files of equal size and time are compared by their content.
-    pub(crate) fn compares(&self) -> bool {
-        self.compares_content && !self.is_compared.load(Ordering::Relaxed)
     }
 
     /// Whether an entry takes part, and its path if it is a directory.
@@ -141,7 +133,7 @@ pub(crate) fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
 pub(crate) fn is_done(mirror: &Mirror, source: &Attr, there: &Attr) -> bool {
     let state = |attr: &Attr| (attr.mode, attr.uid, attr.gid);
     let is_like = is_equal(source, there) && state(source) == state(there);
-    !mirror.compares() && is_like && !has_other_names(source, there)
+    !mirror.compares_content && is_like && !has_other_names(source, there)
 }
 
 /// Whether the file at the destination has names that the source does not have. Its attributes are those

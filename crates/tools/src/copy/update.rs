@@ -54,13 +54,13 @@ pub(crate) async fn update(
     if mirror::has_other_names(&source.attr, there) {
         return Ok(None);
     }
-    if !mirror.compares() && mirror::is_equal(&source.attr, there) {
+    if !mirror.compares_content && mirror::is_equal(&source.attr, there) {
         keep(copier, source, to, there.id).await?;
         return Ok(Some(there.id));
     }
     let is_equal_in_size = source.attr.size == there.size;
     let is_big = source.attr.size.min(there.size) >= LEAST_BYTES;
-    if !(is_equal_in_size && mirror.compares() || is_big && !mirror.whole_files) {
+    if !(is_equal_in_size && mirror.compares_content || is_big && !mirror.whole_files) {
         return Ok(None);
     }
     let may_write = is_big && !mirror.whole_files;

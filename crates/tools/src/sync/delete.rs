@@ -9,7 +9,7 @@ use crate::copy::source::{changed_directories, is_same, is_settled, settled};
 use crate::copy::{Copier, Mirror, below};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
-use crate::remove::{Event, remove};
+use crate::remove::{Event, is_there, remove};
 use std::collections::{HashMap, HashSet};
 use std::time::SystemTime;
 use weir_vfs::{Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime};
@@ -193,9 +193,10 @@ impl Deletion<'_> {
     /// Removes what the source lacks in a directory.
     async fn remove_from(&self, extraneous: Extraneous) -> Result<()> {
         let Extraneous { to, id, mtime, files } = extraneous;
-        // The store may have evicted the directory since it was listed.
-        let found = to.found_again(id, || to.fs.getattr(id)).await;
-        found.asked(|| format!("find {}", to.shown))?;
+        // All directories were listed before: another program may have moved this one since.
+        if !is_there(&to, id).await? {
+            return Ok(());
+        }
         let mut is_changed = false;
         for File { place, attr, path } in files {
             is_changed |= self.remove(place, attr, path).await?.is_changed;
@@ -240,6 +241,9 @@ impl Deletion<'_> {
             && !self.mirror.filter.is_empty();
         if holds_protected {
             let mut all = Removed { is_changed: false, is_gone: true };
+            if !is_there(&place, attr.id).await? {
+                return Ok(all);
+            }
             for (child, attr) in place.children(attr.id).await? {
                 let path = below(&path, child.name.as_deref().unwrap_or_default());
                 if self.is_protected(&path, &attr) {
@@ -289,5 +293,83 @@ impl Deletion<'_> {
             Event::Failed(failure) => copier.fail(failure),
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::{Filter, Options};
+    use crate::origin::Origin;
+    use async_trait::async_trait;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+    use weir_pagecache::{Cache, CachedFs, Config};
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::{
+        CreateMode, DirPage, FileSystem, FileSystemDecorator, ReaddirRequest, RenameFlags,
+    };
+
+    /// A mirror from which another program moves `a` to `kept` when `a` and `b` have been listed, by the copy and
+    /// then to remove what the source lacks.
+    struct Moved {
+        store: Arc<MemoryFs>,
+        listings: AtomicU64,
+    }
+
+    #[async_trait]
+    impl FileSystemDecorator for Moved {
+        fn below(&self) -> &dyn FileSystem {
+            &*self.store
+        }
+
+        async fn readdir(
+            &self,
+            caller: &Caller,
+            request: ReaddirRequest,
+        ) -> weir_vfs::Result<DirPage> {
+            let page = self.store.readdir(caller, request).await?;
+            let root = self.store.root();
+            if request.dir != root && self.listings.fetch_add(1, Ordering::SeqCst) == 3 {
+                let (old, new) = (root.entry(b"a"), root.entry(b"kept"));
+                self.store.rename_counted(caller, old, new, RenameFlags::Replace).await?;
+            }
+            Ok(page)
+        }
+    }
+
+    async fn root(fs: &CachedFs) -> Place {
+        let (dir, attr) = (fs.root(), Some(fs.getattr(fs.root()).await.unwrap()));
+        let (shown, origin) = ("root".to_owned(), Origin::default());
+        Place { fs: fs.clone(), dir, name: None, attr, shown, origin }
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_moved_out_of_the_mirror_keeps_its_files() {
+        let cache = Cache::new(Config { budget_bytes: 32 << 20, ..Config::default() }).unwrap();
+        let (from, store) = (MemoryFs::new(), MemoryFs::new());
+        let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+        let mut dirs = Vec::new();
+        for name in [b"a", b"b"] {
+            from.mkdir(&Caller::Own, from.root().entry(name).with(&set)).await.unwrap();
+            let made = store.mkdir(&Caller::Own, store.root().entry(name).with(&set)).await;
+            let dir = made.unwrap().id;
+            let new = dir.entry(b"f").with(&set);
+            store.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+            dirs.push(dir);
+        }
+        let moved = Moved { store: store.clone(), listings: AtomicU64::new(0) };
+        let (from, to) = (cache.mount(from), cache.mount(Arc::new(moved)));
+        let mirror = Some(Arc::new(Mirror::new(Filter::new([], []).unwrap(), true)));
+        let options = Options { recursive: true, preserve: true, mirror, ..Options::default() };
+        let copier = Arc::new(Copier::new(options, 32 << 20, ()));
+        crate::sync::sync(&copier, &root(&from).await, &root(&to).await, false).await;
+        let summary = copier.summary(Duration::ZERO, 0);
+        assert_eq!((&summary.failures, summary.removed), (&Vec::new(), 1), "{summary:?}");
+        let f = |dir: FileId| store.lookup(&Caller::Own, dir.entry(b"f"));
+        assert!(store.lookup(&Caller::Own, store.root().entry(b"kept")).await.is_ok());
+        assert!(f(dirs[0]).await.is_ok(), "the only copy is lost");
+        assert!(f(dirs[1]).await.is_err());
     }
 }

@@ -39,11 +39,12 @@ pub async fn sync(copier: &Arc<Copier>, from: &Place, to: &Place, deletes_exclud
         if copier.failed() {
             return copier.fail(delete::nothing_removed(to));
         }
-        if let Err(failure) = look_again(&mut from).await {
-            return copier.fail(failure);
-        }
+        let delete = async {
+            look_again(&mut from).await?;
+            delete_from(copier, &mirror, &from, to, deletes_excluded).await
+        };
         let deleted = tokio::select! {
-            deleted = delete_from(copier, &mirror, &from, to, deletes_excluded) => deleted,
+            deleted = delete => deleted,
             () = copier.interrupted() => return,
         };
         match deleted {
@@ -51,7 +52,6 @@ pub async fn sync(copier: &Arc<Copier>, from: &Place, to: &Place, deletes_exclud
             Ok(changed) if changed.is_empty() => break,
             Ok(_) if copies < COPIES => {
                 copies += 1;
-                mirror.is_compared.store(true, Ordering::Relaxed);
                 copier.copy_again(from.clone(), to.clone()).await;
             }
             Ok(changed) => {
@@ -92,4 +92,71 @@ async fn delete_from(
         _ => to.clone(),
     };
     delete::extraneous(copier, mirror, from, &to, deletes_excluded).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::{Filter, Options};
+    use crate::origin::Origin;
+    use async_trait::async_trait;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+    use weir_pagecache::{Cache, CachedFs, Config};
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::{Attr, DirPage, FileId, FileSystem, FileSystemDecorator, ReaddirRequest};
+
+    /// A source that does not say what its top is like once it has been listed.
+    struct Silent {
+        store: Arc<MemoryFs>,
+        is_listed: AtomicBool,
+    }
+
+    #[async_trait]
+    impl FileSystemDecorator for Silent {
+        fn below(&self) -> &dyn FileSystem {
+            &*self.store
+        }
+
+        async fn getattr(&self, id: FileId) -> weir_vfs::Result<Attr> {
+            if self.is_listed.load(Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            self.store.getattr(id).await
+        }
+
+        async fn readdir(
+            &self,
+            caller: &Caller,
+            request: ReaddirRequest,
+        ) -> weir_vfs::Result<DirPage> {
+            let page = self.store.readdir(caller, request).await;
+            self.is_listed.store(true, Ordering::SeqCst);
+            page
+        }
+    }
+
+    async fn root(fs: &CachedFs) -> Place {
+        let (dir, attr) = (fs.root(), Some(fs.getattr(fs.root()).await.unwrap()));
+        let (shown, origin) = ("root".to_owned(), Origin::default());
+        Place { fs: fs.clone(), dir, name: None, attr, shown, origin }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_mirror_is_interrupted_while_its_source_does_not_answer() {
+        let cache = Cache::new(Config { budget_bytes: 32 << 20, ..Config::default() }).unwrap();
+        let silent = Silent { store: MemoryFs::new(), is_listed: AtomicBool::new(false) };
+        let (from, to) = (cache.mount(Arc::new(silent)), cache.mount(MemoryFs::new()));
+        let mirror = Some(Arc::new(Mirror::new(Filter::new([], []).unwrap(), true)));
+        let options = Options { recursive: true, mirror, ..Options::default() };
+        let copier = Arc::new(Copier::new(options, 32 << 20, ()));
+        let (from, to) = (root(&from).await, root(&to).await);
+        let (running, interrupt) = (Arc::clone(&copier), async move {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            copier.interrupt();
+        });
+        let both = async { tokio::join!(sync(&running, &from, &to, false), interrupt) };
+        tokio::time::timeout(Duration::from_secs(60), both).await.expect("it waits for the source");
+        assert!(running.is_interrupted());
+    }
 }

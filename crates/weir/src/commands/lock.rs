@@ -5,6 +5,7 @@ use super::with_mounts;
 use crate::arguments::{MountArgs, location};
 use crate::ended::Ended;
 use crate::output::{complain, print, umask};
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::process::{Child, Command};
 use std::str::FromStr;
@@ -29,7 +30,7 @@ Examples:
 
 The lock is an advisory byte-range lock, as of fcntl(2): it conflicts with other locks of the \
 same bytes, over any version of NFS or on the server itself. weir lock creates the file if it \
-does not exist. It exits with the command's code, or with 1 if it cannot get the lock or loses \
+does not exist. It ends as the command does, or with 1 if it cannot get the lock or loses \
 it: a server revokes a lock when it has heard nothing from the client for a lease. weir lock then \
 sends SIGTERM to the command. --test prints `free`, or the conflicting lock as `shared` or \
 `exclusive` and its bytes.")]
@@ -94,7 +95,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         if args.test {
             return test(&*file, lock, &args.location).await;
         }
-        let mut signals = StopSignals::listen()?;
+        let mut signals = StopSignals::with_quit()?;
         if !take(&*file, lock, &args, &mut signals).await? {
             return Ok(Ended::Interrupted);
         }
@@ -103,7 +104,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         let asked = || format!("unlock {}", args.location);
         tokio::select! {
             given_up = file.unlock(OWNER, range) => given_up.asked(asked)?,
-            () = signals.any() => {
+            _ = signals.any() => {
                 let failure = Failure::new(asked(), "the server does not answer");
                 let advice = "the server releases it when the lease expires (NFSv4)";
                 complain(&failure.advice(advice));
@@ -162,7 +163,7 @@ async fn take(
     let taking = timeout(patience, file.lock(OWNER, lock, !args.nonblock));
     let taken = tokio::select! {
         taken = taking => taken.unwrap_or(Err(Error::WouldBlock)),
-        () = signals.any() => return Ok(false),
+        _ = signals.any() => return Ok(false),
     };
     match taken {
         Err(Error::WouldBlock) => {
@@ -173,7 +174,7 @@ async fn take(
     }
 }
 
-/// Runs the command under the lock. If the lock is lost, sends SIGTERM to the command.
+/// Runs the command under the lock, and passes signals on to it. If the lock is lost, sends SIGTERM to the command.
 async fn hold(
     file: &Arc<dyn OpenFile>,
     lock: Lock,
@@ -183,10 +184,10 @@ async fn hold(
     let Some((program, rest)) = args.command.split_first() else { return Ok(Ended::Done) };
     let running = || format!("run {}", program.to_string_lossy());
     let mut child = Command::new(program).args(rest).spawn().asked(running)?;
-    let id = rustix::process::Pid::from_child(&child);
-    let tell_to_end = || {
+    let id = Pid::from_child(&child);
+    let tell = |signal| {
         // The command may have ended already.
-        let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+        let _ = kill_process(id, signal);
     };
     let mut end = tokio::task::spawn_blocking(move || Child::wait(&mut child));
     let loss = lost(file, lock, &args.location);
@@ -195,15 +196,17 @@ async fn hold(
     let status = loop {
         tokio::select! {
             status = &mut end => break status,
-            // The terminal interrupts both; the command decides what to do.
-            _ = signals.interrupt.recv() => {}
-            _ = signals.terminate.recv() => tell_to_end(),
+            signal = signals.any() => match signal {
+                // The terminal sends these to both; the command decides what to do.
+                Signal::INT | Signal::QUIT => {}
+                signal => tell(signal),
+            },
             error = &mut loss, if !is_lost => {
                 is_lost = true;
                 let asked = format!("keep the lock on {}", args.location);
                 let failure = Failure::new(asked, format!("the server no longer has it ({error})"));
                 complain(&failure.advice("another owner may have had it; sending SIGTERM to the command"));
-                tell_to_end();
+                tell(Signal::TERM);
             }
         }
     };

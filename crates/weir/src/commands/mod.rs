@@ -1,11 +1,11 @@
 //! One file per command: it resolves the arguments, does the work, and prints the result.
 
 use crate::arguments::{JsonArgs, MountArgs};
+use crate::by_signal::end_by;
 use crate::ended::Ended;
 use crate::output::{Lines, complain, hex, print_json};
 use serde::Serialize;
 use std::time::Duration;
-use tokio::signal::unix::SignalKind;
 use weir_tools::failure::{Failure, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::Mounts;
@@ -52,6 +52,7 @@ pub(crate) mod truncate;
 pub(crate) mod warm;
 
 pub(crate) use runtime::{in_place, runtime, runtime_with};
+pub(crate) use stop_signals::{StopSignals, last_stop};
 
 /// Time that system calls in progress get when a command ends.
 pub(crate) const LAST_CALLS: Duration = Duration::from_secs(2);
@@ -74,7 +75,7 @@ pub(crate) fn with_mounts<T>(
         };
         let ended = tokio::select! {
             ended = end => ended,
-            () = interrupted() => std::process::exit(130),
+            signal = interrupted() => end_by(signal),
         };
         done.and_then(|done| ended.map(|()| done))
     });
@@ -83,16 +84,12 @@ pub(crate) fn with_mounts<T>(
     done
 }
 
-/// Waits for a signal that asks this program to end.
-async fn interrupted() {
-    let listen = |kind| tokio::signal::unix::signal(kind);
-    match (listen(SignalKind::interrupt()), listen(SignalKind::terminate())) {
-        (Ok(mut interrupt), Ok(mut terminate)) => tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        },
+/// Waits for a signal that asks this program to end, and returns its number.
+async fn interrupted() -> i32 {
+    match StopSignals::listen() {
+        Ok(mut signals) => signals.any().await.as_raw(),
         // Without handlers the kernel ends the program.
-        _ => std::future::pending().await,
+        Err(_) => std::future::pending().await,
     }
 }
 

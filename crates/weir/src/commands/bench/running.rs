@@ -1,8 +1,8 @@
 //! A run of a benchmark: its progress, and its end by a signal.
 
+use crate::commands::stop_signals::StopSignals;
 use crate::ended::Ended;
 use crate::output::{print, say};
-use tokio::signal::unix::{SignalKind, signal};
 use weir_bench::{Observer, interrupt};
 use weir_tools::failure::{Asked, Result};
 
@@ -30,18 +30,16 @@ pub(super) fn with_interrupts(work: impl FnOnce() -> Result<Ended>) -> Result<En
     let mut threads = tokio::runtime::Builder::new_multi_thread();
     let runtime = threads.worker_threads(1).enable_all().build();
     let runtime = runtime.asked(|| "start threads".into())?;
-    let listen = |kind| {
+    let mut signals = {
         let _inside = runtime.enter();
-        signal(kind).asked(|| "listen to signals".into())
+        StopSignals::listen()?
     };
-    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-        let mut signals = listen(kind)?;
-        runtime.spawn(async move {
-            while signals.recv().await.is_some() {
-                interrupt::stop();
-            }
-        });
-    }
+    runtime.spawn(async move {
+        loop {
+            signals.any().await;
+            interrupt::stop();
+        }
+    });
     match work() {
         Err(_) if interrupt::is_interrupted() => Ok(Ended::Interrupted),
         ended => ended,

@@ -4,11 +4,15 @@
 //!   weir mount SOURCE DIR ---- starts ----> weir mount --announce SOURCE DIR ---- starts ----> weir mount --guard
 //!        ends when it reads "mounted"            serves the mount              ends when the other has ended
 //! ```
+//!
+//! If the first ends before, by a signal, the second ends, too.
 
 use crate::ended::Ended;
 use crate::system_log::use_system_log;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use weir_tools::failure::{Asked, Result};
 
 /// Says that the mount is usable.
@@ -36,8 +40,17 @@ pub(super) fn start() -> Result<Ended> {
     }
     // It has reported its failure.
     let status = child.wait().asked(asked)?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(Ended::With(code.filter(|&code| code != 0).unwrap_or(1)))
+    Ok(if status.success() { Ended::Failed } else { Ended::of(status) })
+}
+
+/// Waits until the command that waits for this process has ended: the pipe has no reader any more.
+pub(super) async fn abandoned(wanted: bool) {
+    let pipe = wanted.then(|| AsyncFd::with_interest(std::io::stdout(), Interest::ERROR));
+    match pipe {
+        Some(Ok(pipe)) => drop(pipe.ready(Interest::ERROR).await),
+        // It is no pipe.
+        _ => std::future::pending().await,
+    }
 }
 
 /// Leaves the terminal and its signals. The directory stays: paths may be relative to it.

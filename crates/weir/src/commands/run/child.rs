@@ -1,6 +1,7 @@
 //! The process of the command: its start, its signals, its end.
 
 use super::options::{Args, Engine};
+use crate::commands::stop_signals::ignored;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::future::poll_fn;
 use std::io;
@@ -63,11 +64,10 @@ impl Signals {
             (SignalKind::user_defined1(), Some(Signal::USR1), false),
             (SignalKind::user_defined2(), Some(Signal::USR2), false),
         ];
-        let ignored = ignored();
-        let is_heard = |kind: SignalKind| (ignored >> (kind.as_raw_value() - 1)) & 1 == 0;
+        let is_ignored = ignored();
         let listen =
             |(kind, to, asks_to_stop)| Ok(Heard { signal: signal(kind)?, to, asks_to_stop });
-        let heard = kinds.into_iter().filter(|(kind, ..)| is_heard(*kind));
+        let heard = kinds.into_iter().filter(|(kind, ..)| !is_ignored(kind.as_raw_value()));
         let all = heard.map(listen).collect::<io::Result<_>>();
         Ok(Self { all: all.asked(|| "listen to signals".into())? })
     }
@@ -127,12 +127,4 @@ impl Signals {
         })
         .await
     }
-}
-
-/// The signals that this process ignores, as bits.
-fn ignored() -> u64 {
-    let status = std::fs::read("/proc/self/status").unwrap_or_default();
-    let status = String::from_utf8_lossy(&status);
-    let hex = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    hex.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
 }

@@ -12,6 +12,7 @@ use super::MOST_FILES;
 use super::figures::sort::Sort;
 use super::reader::{Readings, Target};
 use crate::commands::runtime_with;
+use crate::commands::stop_signals::StopSignals;
 use crate::ended::Ended;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
@@ -22,7 +23,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 use weir_tools::failure::{Asked, Result};
 
 /// How often the view looks for readings and signals while no key is pressed.
@@ -33,7 +33,7 @@ pub(super) fn show(target: Target, interval: Duration, sort: Sort) -> Result<End
     let stop = Arc::new(AtomicBool::new(false));
     let signals = runtime_with(NonZeroUsize::new(1))?;
     let asked = || "show figures on this terminal".to_owned();
-    signals.block_on(listen(stop.clone())).asked(asked)?;
+    signals.block_on(listen(stop.clone()))?;
     let readings = read(target, interval).asked(asked)?;
     let terminal = ratatui::try_init().asked(asked)?;
     let restored = Restore;
@@ -53,14 +53,12 @@ impl Drop for Restore {
 }
 
 /// Notes the signals that end the program.
-async fn listen(stop: Arc<AtomicBool>) -> io::Result<()> {
-    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-        let (mut signals, stop) = (signal(kind)?, stop.clone());
-        tokio::spawn(async move {
-            signals.recv().await;
-            stop.store(true, Ordering::Release);
-        });
-    }
+async fn listen(stop: Arc<AtomicBool>) -> Result<()> {
+    let mut signals = StopSignals::listen()?;
+    tokio::spawn(async move {
+        signals.any().await;
+        stop.store(true, Ordering::Release);
+    });
     Ok(())
 }
 
