@@ -446,10 +446,10 @@ pub(crate) mod tests {
             return weir_skip::skip("the file system of temporary files reserves no space");
         }
         for _ in 0..3 {
-            let (recovery, _) = Recovery::open(dir.path()).unwrap();
+            let (recovery, _) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
             reserved(256 << 10);
             let owner = Owner { sessions: true, name: Bytes::from_static(b"host") };
-            recovery.write_clients(vec![(owner, Some(record()))]).await.unwrap();
+            recovery.write_clients(vec![(owner, Some(record()))], None).await.unwrap();
             drop(recovery);
             reserved(256 << 10);
         }

@@ -10,9 +10,10 @@
 use crate::ended::Ended;
 use crate::system_log::use_system_log;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe::Sender;
 use weir_tools::failure::{Asked, Result};
 
 /// Says that the mount is usable.
@@ -45,7 +46,9 @@ pub(super) fn start() -> Result<Ended> {
 
 /// Waits until the command that waits for this process has ended: the pipe has no reader any more.
 pub(super) async fn abandoned(wanted: bool) {
-    let pipe = wanted.then(|| AsyncFd::with_interest(std::io::stdout(), Interest::ERROR));
+    let copy = || std::io::stdout().as_fd().try_clone_to_owned();
+    // Unchecked, because it is written to, with blocking calls.
+    let pipe = wanted.then(|| copy().and_then(Sender::from_owned_fd_unchecked));
     match pipe {
         Some(Ok(pipe)) => drop(pipe.ready(Interest::ERROR).await),
         // It is no pipe.
