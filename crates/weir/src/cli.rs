@@ -1,12 +1,14 @@
 //! The command line, and the exit code of a command.
 //!
-//! Exit codes: 0 success; 1 failure (reported on standard error); 2 invalid command line; 130
-//! interrupted. `weir lock` and `weir run` exit with the code of the command that they run.
+//! Exit codes: 0 success; 1 failure (reported on standard error); 2 invalid command line. A command that a signal to
+//! stop interrupts ends by that signal, which shells show as 128 and its number. `weir lock` and `weir run` exit with
+//! the code of the command that they run, or end by the signal to stop that ended it.
 
+use crate::by_signal::end_by;
 use crate::commands::{
     bench, cat, check, checksum, chmod, chown, completions, cp, descriptors, df, du, evict,
-    exports, file_size_limit, find, ln, lock, ls, man, map, mkdir, mount, mount_helper, mv, rm,
-    run, serve, stat, status, sync, top, touch, tree, truncate, warm,
+    exports, file_size_limit, find, last_stop, ln, lock, ls, man, map, mkdir, mount, mount_helper,
+    mv, rm, run, serve, stat, status, sync, top, touch, tree, truncate, warm,
 };
 use crate::ended::Ended;
 use crate::output::{complain, end_output};
@@ -96,7 +98,8 @@ pub(crate) fn main() -> ExitCode {
     match ended {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Failed) => ExitCode::FAILURE,
-        Ok(Ended::Interrupted) => ExitCode::from(130),
+        Ok(Ended::Interrupted) => end_by(last_stop()),
+        Ok(Ended::By(signal)) => end_by(signal),
         Ok(Ended::With(code)) => ExitCode::from(code),
         Err(failure) => {
             complain(&failure);

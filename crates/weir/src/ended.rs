@@ -1,4 +1,4 @@
-//! How a command ended, which becomes its exit code.
+//! How a command ended, which becomes the end of this process.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -9,8 +9,10 @@ pub(crate) enum Ended {
     Done,
     /// Something failed, and was already reported.
     Failed,
-    /// The user interrupted it.
+    /// A signal to stop interrupted it, the last one that [`StopSignals`](crate::commands::StopSignals) has heard.
     Interrupted,
+    /// This signal to stop ended the command that `weir lock` or `weir run` ran.
+    By(i32),
     /// The command that `weir lock` or `weir run` ran ended with this code; or `weir run` could not run it.
     With(u8),
 }
@@ -18,7 +20,12 @@ pub(crate) enum Ended {
 impl Ended {
     /// The end of a command that this one ran.
     pub(crate) fn of(status: ExitStatus) -> Self {
-        Self::With(exit_code(status))
+        match status.signal() {
+            Some(by @ (libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT)) => {
+                Self::By(by)
+            }
+            _ => Self::With(exit_code(status)),
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 
 mod arguments;
+mod by_signal;
 mod cli;
 mod closing;
 mod colours;

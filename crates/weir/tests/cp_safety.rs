@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -456,7 +457,7 @@ fn an_interrupted_copy_reports_what_it_leaves() {
     });
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130), "{}", text(&output));
+    assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()), "{}", text(&output));
     let part = to.join(&names(&to)[0]);
     let says = format!(
         "weir: interrupted\nweir: {} is unfinished; repeat the command to continue it, or remove it\n",
@@ -482,7 +483,7 @@ fn an_interrupted_copy_in_place_is_reported_as_incomplete() {
     });
     kill_process(pid, Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130), "{}", text(&output));
+    assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()), "{}", text(&output));
     let says = format!(
         "weir: interrupted\nweir: {} was overwritten in place and is incomplete\n",
         to.display()
@@ -518,7 +519,7 @@ fn a_second_interrupt_ends_a_copy_at_once() {
         assert_eq!(said.next().unwrap().unwrap(), "weir: interrupted again, ending at once");
         let left = format!("/{part} is left over; remove it");
         assert!(said.next().unwrap().unwrap().ends_with(&left), "{left}");
-        assert_eq!(child.wait().unwrap().code(), Some(130));
+        assert_eq!(child.wait().unwrap().signal(), Some(Signal::INT.as_raw()));
         drop(server);
         fs::remove_file(export.join(part)).unwrap();
     }
@@ -546,7 +547,7 @@ fn cleaning_up_an_interrupted_copy_does_not_wait_for_a_server() {
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
         let output = child.wait_with_output().unwrap();
         server.signal(Signal::CONT);
-        assert_eq!(output.status.code(), Some(130), "{}", text(&output));
+        assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()), "{}", text(&output));
         assert_eq!(names(&to), [""; 0]);
         text(&output)
     };

@@ -3,10 +3,11 @@
 mod common;
 
 use common::{Server, fail, run, scratch, text, weir, within};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::fs;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Holds a lock until the file `stop` appears.
@@ -142,6 +143,38 @@ fn a_lock_is_held_while_a_command_goes_on_after_signals() {
     within(LIMIT, || dir.path().join("ready").exists().then_some(()));
     kill_process(Pid::from_child(&held), Signal::HUP).unwrap();
     assert_eq!(within(LIMIT, || held.try_wait().unwrap()).code(), Some(5));
+}
+
+/// A shell ends a loop when SIGINT has ended the command in it, and goes on when the command exits with a code.
+#[test]
+fn an_interrupt_ends_a_loop_of_a_shell() {
+    if Command::new("bash").args(["-c", "true"]).output().is_err() {
+        weir_skip::skip("bash is not installed");
+        return;
+    }
+    let dir = scratch();
+    for command in ["\"$0\" lock file", "\"$0\" run"] {
+        let script = format!(
+            "for n in 1 2; do {command} sh -c 'touch ready; exec sleep 9'; done; touch went-on"
+        );
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &script, env!("CARGO_BIN_EXE_weir")]).current_dir(dir.path());
+        let mut child = bash.process_group(0).spawn().unwrap();
+        let ready = dir.path().join("ready");
+        let begun = within(LIMIT, || match child.try_wait().unwrap() {
+            // `weir run` may be impossible on this machine.
+            Some(_) => Some(false),
+            None => ready.exists().then_some(true),
+        });
+        if begun {
+            std::thread::sleep(Duration::from_millis(300));
+            kill_process_group(Pid::from_child(&child), Signal::INT).unwrap();
+            let ended = within(LIMIT, || child.try_wait().unwrap());
+            assert_eq!(ended.signal(), Some(Signal::INT.as_raw()), "{command}: {ended}");
+            assert!(!dir.path().join("went-on").exists(), "{command}");
+            fs::remove_file(ready).unwrap();
+        }
+    }
 }
 
 const LIMIT: Duration = Duration::from_secs(180);

@@ -13,6 +13,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -256,12 +257,15 @@ fn every_way_out_restores_the_terminal() {
     let server = rig.serve();
     type WayOut = fn(&Terminal, &Ending);
     let signal = |child: &Ending, signal| kill_process(Pid::from_child(&child.0), signal).unwrap();
-    let ways: [(&str, i32, WayOut); 3] = [
-        ("q", 0, |terminal, _| (&terminal.near).write_all(b"q").unwrap()),
-        ("ctrl-c", 0, |terminal, _| (&terminal.near).write_all(b"\x03").unwrap()),
-        ("SIGTERM", 130, |_, child| kill_process(Pid::from_child(&child.0), Signal::TERM).unwrap()),
+    let term = Some(Signal::TERM.as_raw());
+    let ways: [(&str, Option<i32>, WayOut); 3] = [
+        ("q", None, |terminal, _| (&terminal.near).write_all(b"q").unwrap()),
+        ("ctrl-c", None, |terminal, _| (&terminal.near).write_all(b"\x03").unwrap()),
+        ("SIGTERM", term, |_, child| {
+            kill_process(Pid::from_child(&child.0), Signal::TERM).unwrap()
+        }),
     ];
-    for (name, code, leave) in ways {
+    for (name, by, leave) in ways {
         let terminal = Terminal::new();
         assert!(terminal.is_canonical());
         let mut child = terminal.run(rig.weir(&["top", "--interval", "0.1"]));
@@ -269,7 +273,8 @@ fn every_way_out_restores_the_terminal() {
         assert!(!terminal.is_canonical(), "{name}: it reads keys");
         leave(&terminal, &child);
         let ended = within(PATIENCE, || child.0.try_wait().unwrap());
-        assert_eq!(ended.code(), Some(code), "{name}");
+        let code = if by.is_none() { Some(0) } else { None };
+        assert_eq!((ended.code(), ended.signal()), (code, by), "{name}");
         terminal.shows(LEAVE);
         assert!(terminal.is_canonical(), "{name}");
     }
@@ -283,7 +288,7 @@ fn every_way_out_restores_the_terminal() {
     terminal.shows("waiting for the first figures");
     signal(&child, Signal::HUP);
     let ended = within(PATIENCE, || child.0.try_wait().unwrap());
-    assert_eq!(ended.code(), Some(130));
+    assert_eq!(ended.signal(), Some(Signal::HUP.as_raw()));
     assert!(terminal.is_canonical());
     server.signal(Signal::CONT);
 }

@@ -30,7 +30,7 @@ Examples:
 
 The lock is an advisory byte-range lock, as of fcntl(2): it conflicts with other locks of the \
 same bytes, over any version of NFS or on the server itself. weir lock creates the file if it \
-does not exist. It exits with the command's code, or with 1 if it cannot get the lock or loses \
+does not exist. It ends as the command does, or with 1 if it cannot get the lock or loses \
 it: a server revokes a lock when it has heard nothing from the client for a lease. weir lock then \
 sends SIGTERM to the command. --test prints `free`, or the conflicting lock as `shared` or \
 `exclusive` and its bytes.")]

@@ -1,6 +1,7 @@
 //! One file per command: it resolves the arguments, does the work, and prints the result.
 
 use crate::arguments::{JsonArgs, MountArgs};
+use crate::by_signal::end_by;
 use crate::ended::Ended;
 use crate::output::{Lines, complain, hex, print_json};
 use serde::Serialize;
@@ -50,9 +51,8 @@ pub(crate) mod tree;
 pub(crate) mod truncate;
 pub(crate) mod warm;
 
-use stop_signals::StopSignals;
-
 pub(crate) use runtime::{in_place, runtime, runtime_with};
+pub(crate) use stop_signals::{StopSignals, last_stop};
 
 /// Time that system calls in progress get when a command ends.
 pub(crate) const LAST_CALLS: Duration = Duration::from_secs(2);
@@ -75,7 +75,7 @@ pub(crate) fn with_mounts<T>(
         };
         let ended = tokio::select! {
             ended = end => ended,
-            () = interrupted() => std::process::exit(130),
+            signal = interrupted() => end_by(signal),
         };
         done.and_then(|done| ended.map(|()| done))
     });
@@ -84,10 +84,10 @@ pub(crate) fn with_mounts<T>(
     done
 }
 
-/// Waits for a signal that asks this program to end.
-async fn interrupted() {
+/// Waits for a signal that asks this program to end, and returns its number.
+async fn interrupted() -> i32 {
     match StopSignals::listen() {
-        Ok(mut signals) => drop(signals.any().await),
+        Ok(mut signals) => signals.any().await.as_raw(),
         // Without handlers the kernel ends the program.
         Err(_) => std::future::pending().await,
     }

@@ -3,6 +3,7 @@
 use rustix::process::Signal;
 use std::future::poll_fn;
 use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::task::Poll;
 use tokio::signal::unix::{self, SignalKind, signal};
 use weir_tools::failure::{Asked, Result};
@@ -12,7 +13,7 @@ const TO_STOP: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
 /// Signals that ask to stop, from the time that this exists: none of them ends the program then. Those that this
 /// process ignores are not among them.
-pub(super) struct StopSignals(Vec<(Signal, unix::Signal)>);
+pub(crate) struct StopSignals(Vec<(Signal, unix::Signal)>);
 
 impl StopSignals {
     /// Listens to SIGINT, SIGTERM and SIGHUP.
@@ -40,10 +41,21 @@ impl StopSignals {
             let mut all = self.0.iter_mut();
             let came = all
                 .find_map(|(signal, heard)| heard.poll_recv(context).is_ready().then_some(*signal));
-            came.map_or(Poll::Pending, Poll::Ready)
+            came.map_or(Poll::Pending, |signal| {
+                LAST.store(signal.as_raw(), Ordering::Release);
+                Poll::Ready(signal)
+            })
         })
         .await
     }
+}
+
+/// The number of the last signal that was heard.
+static LAST: AtomicI32 = AtomicI32::new(Signal::INT.as_raw());
+
+/// The number of the last signal to stop that this process has heard.
+pub(crate) fn last_stop() -> i32 {
+    LAST.load(Ordering::Acquire)
 }
 
 /// Tells which signals this process ignores, by their numbers. They stay ignored: nohup(1) and shells have it so, also

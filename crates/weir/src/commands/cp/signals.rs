@@ -1,5 +1,6 @@
 //! The end of a copy by a signal: unfinished files are removed, and what is left is said.
 
+use crate::by_signal::end_by;
 use crate::commands::stop_signals::StopSignals;
 use crate::output::say;
 use parking_lot::Mutex;
@@ -68,7 +69,7 @@ const ORDERLY_END: Duration = Duration::from_secs(5);
 
 /// The first signal makes the copy remove its unfinished files and end; the second ends the program.
 async fn interrupt(mut signals: StopSignals, ending: Arc<Ending>) {
-    signals.any().await;
+    let first = signals.any().await;
     let copier = ending.ask();
     // The copy normally ends the program before this returns.
     let again = tokio::time::timeout(ORDERLY_END, signals.any()).await;
@@ -82,7 +83,7 @@ async fn interrupt(mut signals: StopSignals, ending: Arc<Ending>) {
     if let Some(copier) = copier {
         say_what_is_left(&copier);
     }
-    std::process::exit(130);
+    end_by(again.unwrap_or(first).as_raw());
 }
 
 /// Reports, once, the files that an interrupted copy left, and what to do with them.

@@ -277,6 +277,9 @@ mod tests {
         assert!(matches!(run(7, &[]).ended(), Ended::With(7)));
         assert!(matches!(run(0, &failures).ended(), Ended::Failed));
         assert!(matches!(run(7, &failures).ended(), Ended::With(7)));
+        let by = |signal| Ended::of(ExitStatus::from_raw(signal));
+        assert!(matches!(by(libc::SIGINT), Ended::By(libc::SIGINT)));
+        assert!(matches!(by(libc::SIGKILL), Ended::With(137)));
         for (failures, complete) in [(&failures[..], false), (&failures[..0], true)] {
             let run = run(0, failures);
             let report = Report::new(Engine::Watch, &Watch::default(), &run, Since::now().cost());

@@ -1,0 +1,21 @@
+//! Ends the process by a signal, as programs end that do not handle it: a shell whose command SIGINT has ended ends its
+//! loop or script, too, which it does not after an exit code.
+//!
+//! Sound because the signal's default action replaces tokio's handler, which is not called again, and needs nothing of
+//! this program.
+#![allow(unsafe_code, reason = "neither std nor rustix sets the action of signals")]
+
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+
+/// Ends this process by a signal, without a core file (SIGQUIT). Where signals do not end it (the first process of a
+/// container), it exits with the code by which shells show that: 128 and the signal's number.
+pub(crate) fn end_by(signal: i32) -> ! {
+    // This also holds where core files go to a program, which limits do not prevent.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    // SAFETY: see the header.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+    std::process::exit(128 + signal)
+}
