@@ -4,11 +4,12 @@ mod common;
 
 use common::mount::{Mount, source};
 use common::receivers::fail_receivers;
-use common::{Server, within};
-use rustix::process::Signal;
+use common::{Server, weir, within};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -257,4 +258,26 @@ fn a_mount_whose_requests_are_received_no_more_is_detached_and_fails() {
     assert_eq!(mount.ended().code(), Some(1));
     assert!(!mount.is_mounted());
     assert_eq!(fs::read(source.join("file")).unwrap(), b"written");
+}
+
+/// A server that never answers.
+#[test]
+fn a_signal_ends_a_mount_that_waits_for_its_server() {
+    let (dir, _) = source();
+    for (options, signal) in [(&["--foreground"][..], Signal::TERM), (&[][..], Signal::INT)] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("nfs://127.0.0.1:{}/?vers=4.2", listener.local_addr().unwrap().port());
+        let mut command = weir(["mount"]);
+        command.args(options).arg(&url).arg(dir.path());
+        let mut child = command.spawn().unwrap();
+        let (mut connection, _) = listener.accept().unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let ended = within(Duration::from_secs(30), || child.try_wait().unwrap());
+        assert_eq!(ended.signal(), Some(signal.as_raw()), "{options:?}: {ended}");
+        // The process that was to serve the mount has ended, too.
+        connection.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let mut rest = Vec::new();
+        connection.read_to_end(&mut rest).unwrap();
+    }
 }

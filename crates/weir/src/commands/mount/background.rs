@@ -4,15 +4,22 @@
 //!   weir mount SOURCE DIR ---- starts ----> weir mount --announce SOURCE DIR ---- starts ----> weir mount --guard
 //!        ends when it reads "mounted"            serves the mount              ends when the other has ended
 //! ```
+//!
+//! If the first ends before, by a signal, the second ends, too.
 
 use crate::ended::Ended;
 use crate::system_log::use_system_log;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use weir_tools::failure::{Asked, Result};
 
 /// Says that the mount is usable.
 const MOUNTED: &str = "mounted";
+
+/// How often the process in the background looks whether the other one still waits.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Starts this command again, in the background, and waits until its mount is usable.
 pub(super) fn start() -> Result<Ended> {
@@ -36,8 +43,23 @@ pub(super) fn start() -> Result<Ended> {
     }
     // It has reported its failure.
     let status = child.wait().asked(asked)?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(Ended::With(code.filter(|&code| code != 0).unwrap_or(1)))
+    Ok(if status.success() { Ended::Failed } else { Ended::of(status) })
+}
+
+/// Waits until the command that waits for this process has ended: the pipe has no reader any more.
+pub(super) async fn abandoned(wanted: bool) {
+    if !wanted {
+        return std::future::pending().await;
+    }
+    let out = std::io::stdout();
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    loop {
+        let mut pipe = [PollFd::new(&out, PollFlags::empty())];
+        if poll(&mut pipe, Some(&at_once)).is_ok() && pipe[0].revents().contains(PollFlags::ERR) {
+            return;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 /// Leaves the terminal and its signals. The directory stays: paths may be relative to it.

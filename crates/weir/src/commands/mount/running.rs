@@ -2,7 +2,9 @@
 //!
 //! 1. The store is opened before the directory is mounted on: the two may be the same, and a failure then
 //!    leaves no mount behind.
-//! 2. At the end, all written data is in the store, or the command fails and says so.
+//! 2. A signal ends it at any time, also while a server or disk does not answer; before the directory is mounted on, so
+//!    does the end of the command that waits in the foreground.
+//! 3. At the end, all written data is in the store, or the command fails and says so.
 
 use super::source::{self, Source};
 use super::{Args, background, control};
@@ -54,8 +56,16 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
         let failure = Failure::new(shown, "--read-only is up to the process that has mounted it");
         return Err(failure.advice("mount with MS_RDONLY there"));
     }
-    let Opened { fs, local } = open(&source, passed.is_none().then_some(&dir), &args).await?;
-    let root = fs.getattr(fs.root()).await.asked(|| shown.clone())?;
+    let opening = async {
+        let opened = open(&source, passed.is_none().then_some(&dir), &args).await?;
+        let root = opened.fs.getattr(opened.fs.root()).await.asked(|| shown.clone())?;
+        Ok::<_, Failure>((opened, root))
+    };
+    let (Opened { fs, local }, root) = tokio::select! {
+        opened = opening => opened?,
+        _ = signals.any() => return Ok(Ended::Interrupted),
+        () = background::abandoned(args.announce) => return Ok(Ended::Failed),
+    };
     if root.kind != FileKind::Directory {
         return Err(Failure::new(shown, "the source is not a directory"));
     }

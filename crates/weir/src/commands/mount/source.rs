@@ -25,7 +25,12 @@ pub(super) async fn open(
     options: &MountOptions,
 ) -> Result<Source> {
     match source {
-        Location::Local(path) => local(path, dir),
+        Location::Local(path) => {
+            let (path, dir) = (path.clone(), dir.cloned());
+            // A disk that does not answer holds up no signal.
+            let opened = tokio::task::spawn_blocking(move || local(&path, dir.as_deref())).await;
+            opened.map_err(std::io::Error::other).asked(|| format!("mount {source}"))?
+        }
         Location::Nfs(url) => {
             let mounted = NfsFs::mount_on(Handle::current(), url, options).await;
             let store = mounted.map_err(|error| mount_failure(url, &error))?;
@@ -34,7 +39,7 @@ pub(super) async fn open(
     }
 }
 
-fn local(path: &Path, dir: Option<&PathBuf>) -> Result<Source> {
+fn local(path: &Path, dir: Option<&Path>) -> Result<Source> {
     let asked = || format!("mount {}", path.display());
     let real = path.canonicalize().asked(asked)?;
     if let Some(Ok(dir)) = dir.map(|dir| dir.canonicalize())
