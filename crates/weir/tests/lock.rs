@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, fail, run, scratch, text, weir, within};
+use common::{Server, fail, hear_signals, run, scratch, text, weir, within};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -157,6 +157,7 @@ fn an_interrupt_ends_a_loop_of_a_shell() {
         let script = format!(
             "for n in 1 2; do {command} sh -c 'touch ready; exec sleep 9'; done; touch went-on"
         );
+        hear_signals();
         let mut bash = Command::new("bash");
         bash.args(["-c", &script, env!("CARGO_BIN_EXE_weir")]).current_dir(dir.path());
         let mut child = bash.process_group(0).spawn().unwrap();
@@ -166,6 +167,7 @@ fn an_interrupt_ends_a_loop_of_a_shell() {
             Some(_) => Some(false),
             None => ready.exists().then_some(true),
         });
+        assert!(begun || command.ends_with("run"), "{command}");
         if begun {
             std::thread::sleep(Duration::from_millis(300));
             kill_process_group(Pid::from_child(&child), Signal::INT).unwrap();

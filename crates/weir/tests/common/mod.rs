@@ -14,6 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use tokio::signal::unix::SignalKind;
 
 pub(crate) const PAGE: u64 = 4096;
 
@@ -21,8 +22,27 @@ pub(crate) const PAGE: u64 = 4096;
 /// it has more extents, which take a few blocks to record.
 pub(crate) const EXTENTS: u64 = 64;
 
+/// Has the programs that this process starts hear the signals to stop, although it ignores some: shells have it so for
+/// what runs in the background of a script. What a process handles, those that it starts do not ignore.
+pub(crate) fn hear_signals() {
+    static DONE: std::sync::Once = std::sync::Once::new();
+    DONE.call_once(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+        let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let _within = runtime.enter();
+        for kind in [SignalKind::interrupt(), SignalKind::quit(), SignalKind::hangup()] {
+            if (ignored >> (kind.as_raw_value() - 1)) & 1 == 1 {
+                tokio::signal::unix::signal(kind).unwrap();
+            }
+        }
+    });
+}
+
 /// The binary with these arguments.
 pub(crate) fn weir<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    hear_signals();
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(args).env_remove("RUST_LOG");
     command
