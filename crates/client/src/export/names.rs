@@ -116,8 +116,9 @@ impl Export {
     }
 
     /// The same with flags. No version of NFS has a request for them: with
-    /// [`RenameFlags::NoReplace`], a file is linked, which is atomic, before its old name is removed, and
-    /// a directory replaces at most an empty one; [`RenameFlags::Exchange`] is not supported.
+    /// [`RenameFlags::NoReplace`], a file is linked, which is atomic, before its old name is removed (if
+    /// that fails, the new one is removed again), and a directory replaces at most an empty one;
+    /// [`RenameFlags::Exchange`] is not supported.
     pub async fn rename_with(
         &self,
         from: impl AsRef<Path>,

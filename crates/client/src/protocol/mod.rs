@@ -16,6 +16,7 @@ pub(crate) use types::{
 };
 
 use crate::error::{Error, Result, Violation};
+use crate::retried;
 use crate::transport::ReadTarget;
 use async_trait::async_trait;
 use std::any::Any;
@@ -249,7 +250,8 @@ pub(crate) async fn open_stateless(
 
 /// Renames with flags that no protocol version has. If the new name must not exist, it is created
 /// as a link, which is atomic, before the old one is removed; only a directory, which cannot have
-/// two names, is checked beforehand (and a rename replaces only an empty one).
+/// two names, is checked beforehand (and a rename replaces only an empty one). If the old name stays, or
+/// another program has taken the file by it, the new one is removed again.
 pub(crate) async fn rename_with(
     protocol: &dyn Protocol,
     cred: &OpaqueAuth,
@@ -271,7 +273,37 @@ pub(crate) async fn rename_with(
         };
     }
     protocol.link(cred, &node.handle, to.0, to.1).await?;
-    protocol.remove(cred, from.0, from.1, false).await
+    match protocol.remove(cred, from.0, from.1, false).await {
+        // Of others it is not known whether the server has executed the removal, or will.
+        Err(error @ (Error::Status { .. } | Error::Local(_))) => {
+            if has_other_name(protocol, cred, &node, from, &error).await
+                && retried::has_name(protocol, cred, &node.attr, to).await
+                && let Err(left) = protocol.remove(cred, to.0, to.1, false).await
+            {
+                tracing::warn!("a file has two names after a rename that failed: {left}");
+            }
+            Err(error)
+        }
+        removed => removed,
+    }
+}
+
+/// Whether a file whose old name `from` could not be removed has a name besides the new one: the old one itself, or
+/// one that it got from the program that took the old one away.
+async fn has_other_name(
+    protocol: &dyn Protocol,
+    cred: &OpaqueAuth,
+    file: &Node,
+    from: (&Handle, &[u8]),
+    error: &Error,
+) -> bool {
+    match error.to_vfs() {
+        weir_vfs::Error::NotFound | weir_vfs::Error::Stale => {
+            let attr = protocol.getattr(cred, &file.handle).await;
+            attr.is_ok_and(|attr| attr.nlink > 1)
+        }
+        _ => retried::has_name(protocol, cred, &file.attr, from).await,
+    }
 }
 
 /// An invalid answer to `operation`.

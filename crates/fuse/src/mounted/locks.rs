@@ -203,10 +203,11 @@ impl Mounted {
     /// Writes a file's data to the store, where others see it, as [`publish`](Self::publish) does. The open files
     /// get the error of what is lost when they ask for it (fsync(2), close(2)), or else the file that is opened next.
     pub(super) async fn write_out(&self, id: FileId) {
-        if self.fs.store().names_change_here() {
-            return self.fs.write_back(id).await;
-        }
-        if let Err(error) = self.fs.sync_node(id).await {
+        // First: a sync ends when something is lost, while other data may still be dirty.
+        self.fs.write_back(id).await;
+        if !self.fs.store().names_change_here()
+            && let Err(error) = self.fs.sync_node(id).await
+        {
             tracing::debug!("cannot write out {id:?} before a change of its locks: {error}");
         }
     }

@@ -112,6 +112,11 @@ impl Mounted {
             libc::RENAME_EXCHANGE => RenameFlags::Exchange,
             _ => return Err(Errno(libc::EINVAL)),
         };
+        // A server has no such request, and several are not atomic. Programs that get this error look first, and
+        // then rename (coreutils does, for each mv), as on the kernel's own mounts of servers.
+        if flags != RenameFlags::Replace && !self.fs.store().names_change_here() {
+            return Err(Errno(libc::EINVAL));
+        }
         let (old, new) =
             (self.nodes.file(dir)?.entry(name), self.nodes.file(to_dir)?.entry(to_name));
         self.fs.rename(&self.caller(from), old, new, flags).await?;

@@ -243,6 +243,27 @@ fn a_node_lives_until_the_kernel_has_forgotten_all_uses() {
     assert_eq!(kernel.call(opcode::GETATTR, abi::ROOT, &[get.as_bytes()]).0, 0);
 }
 
+/// At a server, a rename that must not replace is two requests. coreutils asks for one with each mv, and looks first
+/// if it is refused like this.
+#[test]
+fn a_rename_with_flags_is_refused_where_it_is_not_atomic() {
+    let rename = |kernel: &mut Kernel, flags| {
+        let args = abi::Rename2In { newdir: abi::ROOT, flags, padding: 0 };
+        kernel.call(opcode::RENAME2, abi::ROOT, &[args.as_bytes(), b"f\0g\0"]).0
+    };
+    let mut kernel = Kernel::start_over(Arc::new(Remote(Fault::over(MemoryFs::new(), 1))));
+    kernel.create(b"f");
+    assert_eq!(rename(&mut kernel, libc::RENAME_NOREPLACE), -libc::EINVAL);
+    assert_eq!(rename(&mut kernel, libc::RENAME_EXCHANGE), -libc::EINVAL);
+    assert_eq!(rename(&mut kernel, 0), 0);
+    let mut kernel = Kernel::start();
+    kernel.create(b"f");
+    assert_eq!(rename(&mut kernel, libc::RENAME_NOREPLACE), 0);
+    kernel.create(b"f");
+    assert_eq!(rename(&mut kernel, libc::RENAME_NOREPLACE), -libc::EEXIST);
+    assert_eq!(rename(&mut kernel, libc::RENAME_EXCHANGE), 0);
+}
+
 #[test]
 fn a_file_that_is_truncated_by_its_creation_loses_its_set_id_bits() {
     let mut kernel = Kernel::start();

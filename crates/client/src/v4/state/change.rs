@@ -19,7 +19,7 @@ use crate::v4::session::answer::{Answer, Step};
 use crate::v4::session::state::Session;
 use crate::v4::state::numbered::{Counted, Unanswered};
 use crate::v4::state::open::answer_handle;
-use crate::v4::state::open_state::{OpenRecord, OpenState};
+use crate::v4::state::open_state::{OpenRecord, OpenState, is_timed_out};
 use std::sync::Arc;
 use weir_nfs::v4::op::lock::Locker;
 use weir_nfs::v4::types::{ClientId, StateId};
@@ -56,7 +56,7 @@ impl V4 {
                 Attempt::Answered(answer) => answer,
                 Attempt::Again(unwanted) => {
                     if let Some(unwanted) = unwanted {
-                        self.release_unwanted(&session, client, state, cred, unwanted).await?;
+                        self.release_unwanted(&session, client, state, unwanted).await?;
                     }
                     continue;
                 }
@@ -159,26 +159,32 @@ impl V4 {
 
     /// Releases a lock that an earlier request took, whose caller has given it up. If this fails, the owner has it
     /// released with its other locks.
+    ///
+    /// # Errors
+    /// It timed out, as the request that waits for it would.
     async fn release_unwanted(
         &self,
         session: &Arc<Session>,
         client: ClientId,
         state: &OpenState,
-        cred: &OpaqueAuth,
-        Unwanted { owner, offset, length }: Unwanted,
+        Unwanted { owner, offset, length, cred }: Unwanted,
     ) -> Result<()> {
         let Some(before) = state.known.lock().locks.begin_release(owner) else { return Ok(()) };
         let build = |known: &OpenRecord, _: ClientId| {
             let place = (offset, length);
             known.locku_ops(&state.handle, owner, before, place, self.has_sessions())
         };
-        let released = self.attempt(session, client, state, cred, "LOCKU", &build).await?;
-        if let Attempt::Answered(answer) = released
-            && let Some(OpRes::Locku(Ok(stateid))) = answer.results.last()
-        {
-            let mut known = state.known.lock();
-            known.locks.granted(owner, *stateid);
-            known.locks.released(owner);
+        match self.attempt(session, client, state, &cred, "LOCKU", &build).await {
+            Ok(Attempt::Answered(answer)) => {
+                if let Some(OpRes::Locku(Ok(stateid))) = answer.results.last() {
+                    let mut known = state.known.lock();
+                    known.locks.granted(owner, *stateid);
+                    known.locks.released(owner);
+                }
+            }
+            Ok(Attempt::Again(_) | Attempt::Wait) => {}
+            Err(error) if is_timed_out(&error) => return Err(error),
+            Err(error) => tracing::debug!("cannot release a lock that its caller gave up: {error}"),
         }
         Ok(())
     }
@@ -251,7 +257,8 @@ impl OpenRecord {
                 self.locks.granted(owner, *stateid);
                 self.locks.begin_release(owner);
                 if let Locker::New(_) = args.locker {
-                    return Some(Unwanted { owner, offset: args.offset, length: args.length });
+                    let (offset, length, cred) = (args.offset, args.length, request.cred.clone());
+                    return Some(Unwanted { owner, offset, length, cred });
                 }
             }
             (_, OpRes::Locku(Ok(stateid))) => {
@@ -282,6 +289,8 @@ struct Unwanted {
     owner: OpenLockOwner,
     offset: u64,
     length: u64,
+    /// Of the user who took it: a server takes no other one's release.
+    cred: OpaqueAuth,
 }
 
 enum Attempt {

@@ -1,6 +1,6 @@
 //! Locks, as the kernel asks for them.
 
-use super::{Kernel, eventually};
+use super::{Kernel, Remote, eventually};
 use crate::mounted::{Keeper, Settings};
 use crate::wire::abi::{self, opcode};
 use std::sync::Arc;
@@ -432,4 +432,31 @@ fn a_lock_drops_the_kernels_pages_unless_the_change_attribute_proves_them() {
         // Before, the write was its own change.
         assert_eq!(dropped[2..], [!is_exact; 2], "exact: {is_exact}");
     }
+}
+
+/// A downgrade lets others write.
+#[test]
+fn nothing_is_written_after_a_downgrade_although_other_data_was_lost() {
+    let store = Fault::over(MemoryFs::new(), 1);
+    let mut kernel = Kernel::start_over(Arc::new(Remote(store.clone())));
+    let (node, fh) = kernel.create(b"f");
+    kernel.write(node, fh, 0, &[1; 12_288]);
+    assert_eq!(kernel.fsync(node, fh), 0);
+    assert_eq!(kernel.set_lock(node, &lock(fh, 1, EXCLUSIVE)), 0);
+    let what = What::Fail(Error::NoSpace);
+    store.add(Rule { call: Call::Write, when: When::Touching(0..10), what });
+    store.add(Rule { call: Call::Write, when: When::Touching(8192..8202), what: What::Hold });
+    kernel.write(node, fh, 0, &[2; 10]);
+    kernel.write(node, fh, 8192, &[2; 10]);
+    let downgrade = kernel.ask(opcode::SETLK, node, &[lock(fh, 1, SHARED).as_bytes()]);
+    assert!(eventually(|| store.held() == 1 && store.injected() > 1));
+    std::thread::sleep(Duration::from_millis(200));
+    // This one has no reply before the other only if that waits for the data.
+    let (error, found) = kernel.call(opcode::GETLK, node, &[lock(fh, 2, SHARED).as_bytes()]);
+    assert_eq!(error, 0);
+    let found = abi::LkOut::read_from_bytes(&found).unwrap();
+    assert_eq!(found.kind, EXCLUSIVE.cast_unsigned());
+    store.clear();
+    store.release();
+    assert_eq!(kernel.reply(downgrade).0, 0);
 }
