@@ -6,46 +6,82 @@ use crate::{TEMPORARY, file_of};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ListResult, ObjectMeta, Result};
-use std::io;
-use weir_client::{DirEntry, Export, ReadDir, Walk};
+use std::io::{self, ErrorKind};
+use weir_client::{DirEntry, Export, PathError, Walk};
+
+/// How often one listing looks for a directory that is removed while it is listed.
+const MOST_LOOKS: u32 = 8;
 
 /// Every object below a prefix, in no order.
 pub(crate) fn list(export: Export, prefix: Path) -> BoxStream<'static, Result<ObjectMeta>> {
+    below(export, dir_of(&prefix), prefix)
+}
+
+/// Every object below a directory, if there is one.
+fn below(export: Export, dir: String, prefix: Path) -> BoxStream<'static, Result<ObjectMeta>> {
     let begin = async move {
-        let walk = found(export.walk(dir_of(&prefix)).await).map_err(|e| failed(&prefix, e))?;
-        Ok::<_, object_store::Error>(below(walk, prefix))
+        let walk = found(export.walk(dir).await).map_err(|e| failed(&prefix, e))?;
+        Ok::<_, object_store::Error>(objects(export, walk, prefix))
     };
     stream::once(begin).try_flatten().boxed()
 }
 
-fn below(walk: Option<Walk>, prefix: Path) -> BoxStream<'static, Result<ObjectMeta>> {
+fn objects(
+    export: Export,
+    walk: Option<Walk>,
+    prefix: Path,
+) -> BoxStream<'static, Result<ObjectMeta>> {
     let Some(walk) = walk else { return stream::empty().boxed() };
-    let objects = walk.filter_map(move |entry| {
+    let objects = walk.flat_map(move |entry| {
         let object = match entry {
             Ok(entry) if !entry.metadata().is_file() => None,
             Ok(entry) => location_of(&entry).map(|at| Ok(meta_of(at, entry.metadata()))),
             // A directory that was removed since it was listed has no objects.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => Some(Err(failed(&prefix, error))),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => match replaced_dir(&error) {
+                Some(dir) => return below(export.clone(), dir, prefix.clone()).right_stream(),
+                None => Some(Err(failed(&prefix, error))),
+            },
         };
-        std::future::ready(object)
+        stream::iter(object).left_stream()
     });
     objects.boxed()
 }
 
+/// The directory whose listing failed because it was removed; another one may have its name.
+fn replaced_dir(error: &io::Error) -> Option<String> {
+    let path = PathError::of(error)?.path();
+    is_stale(error).then(|| path.to_str().map(str::to_owned))?
+}
+
+fn is_stale(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::StaleNetworkFileHandle
+}
+
 /// The objects of one directory, and its directories.
 pub(crate) async fn list_with_delimiter(export: &Export, prefix: Path) -> Result<ListResult> {
-    let dir = found(export.read_dir(dir_of(&prefix)).await).map_err(|e| failed(&prefix, e))?;
+    let mut looks = 1;
+    let listed = loop {
+        match list_directory(export, &prefix).await {
+            // It was removed meanwhile, and another one may have its name.
+            Err(error) if is_stale(&error) && looks < MOST_LOOKS => looks += 1,
+            listed => break listed,
+        }
+    };
+    listed.map_err(|error| failed(&prefix, error))
+}
+
+async fn list_directory(export: &Export, prefix: &Path) -> io::Result<ListResult> {
     let mut result = ListResult {
         common_prefixes: Vec::new(),
         objects: Vec::new(),
         extensions: Default::default(),
     };
-    let mut entries = match dir {
+    let mut entries = match found(export.read_dir(dir_of(prefix)).await)? {
         Some(entries) => entries,
         None => return Ok(result),
     };
-    while let Some(entry) = next(&mut entries, &prefix).await? {
+    while let Some(entry) = entries.try_next().await? {
         match location_of(&entry) {
             Some(location) if entry.metadata().is_dir() => result.common_prefixes.push(location),
             Some(location) if entry.metadata().is_file() => {
@@ -56,10 +92,6 @@ pub(crate) async fn list_with_delimiter(export: &Export, prefix: Path) -> Result
     }
     result.common_prefixes.sort();
     Ok(result)
-}
-
-async fn next(entries: &mut ReadDir, prefix: &Path) -> Result<Option<DirEntry>> {
-    entries.try_next().await.map_err(|error| failed(prefix, error))
 }
 
 /// The directory of a prefix.

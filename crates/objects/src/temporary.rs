@@ -2,6 +2,7 @@
 //!
 //! 1. It is created exclusively, beside its object, under a name that no other program makes.
 //! 2. It is removed when it is dropped before it was published, where a tokio runtime is there to do that.
+//! 3. Once the object has its name, nothing that fails makes [`publish`](Temporary::publish) fail.
 
 use crate::TEMPORARY;
 use crate::get::tag_of;
@@ -48,10 +49,17 @@ impl Temporary {
         object: &str,
         flags: RenameFlags,
     ) -> io::Result<PutResult> {
-        self.export.rename_with(&self.path, object, flags).await?;
-        self.is_there = false;
-        // By its handle: another writer may have replaced it already.
-        let e_tag = Some(tag_of(&self.file.metadata().await?));
+        if flags == RenameFlags::NoReplace {
+            self.export.hard_link(&self.path, object).await?;
+            // The object is there. Before the look, because this changes the tag; if it fails, it is tried once more
+            // in the background.
+            self.is_there = self.discard().await.is_err();
+        } else {
+            self.export.rename_with(&self.path, object, flags).await?;
+            self.is_there = false;
+        }
+        // By its handle: another writer may have replaced it already. Without a tag the object is there, too.
+        let e_tag = self.file.metadata().await.ok().map(|metadata| tag_of(&metadata));
         Ok(PutResult { e_tag, version: None, extensions: Default::default() })
     }
 

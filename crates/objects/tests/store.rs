@@ -4,26 +4,34 @@
 #[path = "../examples/parquet.rs"]
 mod example;
 
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     Error, GetOptions, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
     UpdateVersion, integration,
 };
 use std::net::SocketAddr;
+use std::sync::Arc;
 use weir_client::Export;
 use weir_objects::{NfsStore, TEMPORARY};
 use weir_pagecache::{Cache, Config};
 use weir_server::export::{Export as Served, ExportOptions, Squash};
 use weir_server::{Server, ServerConfig};
+use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
+use weir_vfs::FileSystem;
 
 /// A server of an empty store; it ends with the runtime of the test.
 async fn serve() -> (SocketAddr, tempfile::TempDir) {
+    serve_store(MemoryFs::new()).await
+}
+
+/// A server of a store.
+async fn serve_store(store: Arc<dyn FileSystem>) -> (SocketAddr, tempfile::TempDir) {
     let state = tempfile::tempdir().unwrap();
     let cache = Cache::new(Config { budget_bytes: 64 << 20, ..Config::default() }).unwrap();
     let options = ExportOptions { squash: Squash::Nobody, ..ExportOptions::default() };
-    let fs = cache.mount(MemoryFs::new());
+    let fs = cache.mount(store);
     let export = Served { path: "/".into(), source: "".into(), fs, options };
     let server = Server::new(ServerConfig::new(vec![export], state.path())).unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -138,6 +146,56 @@ async fn a_failed_put_leaves_no_file() {
     // The removal runs in the background.
     while names(&store).await != ["taken"] {
         tokio::task::yield_now().await;
+    }
+}
+
+/// The object has its name by then.
+#[tokio::test]
+async fn a_put_succeeds_although_its_temporary_name_stays() {
+    let fault = Fault::over(MemoryFs::new(), 1);
+    let (addr, _state) = serve_store(fault.clone()).await;
+    for version in ["3", "4.2"] {
+        let export = Export::connect(&format!("nfs://{addr}/?vers={version}")).await.unwrap();
+        let (store, path) = (NfsStore::new(export), Path::from(version));
+        let what = What::Fail(weir_vfs::Error::NotPermitted);
+        fault.add(Rule { call: Call::Unlink, when: When::Nth(0), what });
+        let create = PutOptions::from(PutMode::Create);
+        store.put_opts(&path, "x".into(), create.clone()).await.unwrap();
+        assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), "x");
+        let again = store.put_opts(&path, "y".into(), create).await.unwrap_err();
+        assert!(matches!(again, Error::AlreadyExists { .. }), "{again}");
+        // The removal is tried once more in the background.
+        while names(&store).await.iter().any(|name| name.starts_with(TEMPORARY)) {
+            tokio::task::yield_now().await;
+        }
+        fault.clear();
+    }
+}
+
+#[tokio::test]
+async fn a_listing_goes_on_when_a_directory_is_replaced_meanwhile() {
+    for version in ["3", "4.2"] {
+        let (store, _state) = store(version).await;
+        let put = async |name: &str| store.put(&Path::from(name), "x".into()).await.unwrap();
+        for is_replaced in [false, true] {
+            for name in ["a", "dir/old", "z"] {
+                put(name).await;
+            }
+            let mut objects = store.list(None);
+            let mut listed = vec![objects.next().await.unwrap().unwrap().location.to_string()];
+            assert_eq!(listed, ["a"]);
+            // The names in the root have been read.
+            store.export().remove_dir_all("dir").await.unwrap();
+            if is_replaced {
+                put("dir/new").await;
+            }
+            while let Some(object) = objects.next().await {
+                listed.push(object.unwrap().location.to_string());
+            }
+            listed.sort();
+            let expected = if is_replaced { &["a", "dir/new", "z"][..] } else { &["a", "z"] };
+            assert_eq!(listed, expected, "{version}");
+        }
     }
 }
 
