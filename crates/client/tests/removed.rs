@@ -16,10 +16,6 @@ use weir_vfs::{
     Access, Caller, CreateMode, DirPage, Error, FileId, FileSystem, FileSystemDecorator, IoFlags,
     ReaddirRequest, RenameFlags, SetAttr, Unnamed, WholeFile,
 };
-use weir_vfs::{
-    Access, Caller, CreateMode, DirPage, Error, FileId, FileSystem, FileSystemDecorator,
-    ReaddirRequest, RenameFlags, SetAttr, Unnamed, WholeFile,
-};
 
 const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
 

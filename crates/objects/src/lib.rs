@@ -105,14 +105,22 @@ impl NfsStore {
 /// The path of an object's file.
 ///
 /// # Errors
-/// The name is empty, or could be that of a temporary file.
+/// The name is empty, or could be that of a temporary or removed file.
 fn file_of(location: &Path) -> Result<&str> {
-    let is_temporary = location.as_ref().split('/').any(|name| name.starts_with(TEMPORARY));
     match location.as_ref() {
         "" => Err(refused(location, "an object needs a name")),
-        _ if is_temporary => Err(refused(location, "the name is one of temporary files")),
+        path if path.split('/').any(is_hidden) => {
+            Err(refused(location, "the name is one of temporary or removed files"))
+        }
         path => Ok(path),
     }
+}
+
+/// Whether a name is that of a temporary file, or one that clients give a file that is removed while it is open
+/// (`.nfs` and at least 16 hexadecimal digits).
+fn is_hidden(name: &str) -> bool {
+    let is_number = |rest: &str| rest.len() >= 16 && rest.bytes().all(|b| b.is_ascii_hexdigit());
+    name.starts_with(TEMPORARY) || name.strip_prefix(".nfs").is_some_and(is_number)
 }
 
 fn not_implemented(operation: &str) -> Error {

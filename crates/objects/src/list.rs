@@ -2,7 +2,7 @@
 
 use crate::error::{failed, found};
 use crate::get::meta_of;
-use crate::{TEMPORARY, file_of};
+use crate::{file_of, is_hidden};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ListResult, ObjectMeta, Result};
@@ -14,14 +14,19 @@ const MOST_LOOKS: u32 = 8;
 
 /// Every object below a prefix, in no order.
 pub(crate) fn list(export: Export, prefix: Path) -> BoxStream<'static, Result<ObjectMeta>> {
-    below(export, dir_of(&prefix), prefix)
+    below(export, dir_of(&prefix), prefix, 1)
 }
 
-/// Every object below a directory, if there is one.
-fn below(export: Export, dir: String, prefix: Path) -> BoxStream<'static, Result<ObjectMeta>> {
+/// Every object below a directory, if there is one. One that is replaced while it is listed may show a name twice.
+fn below(
+    export: Export,
+    dir: String,
+    prefix: Path,
+    looks: u32,
+) -> BoxStream<'static, Result<ObjectMeta>> {
     let begin = async move {
         let walk = found(export.walk(dir).await).map_err(|e| failed(&prefix, e))?;
-        Ok::<_, object_store::Error>(objects(export, walk, prefix))
+        Ok::<_, object_store::Error>(objects(export, walk, prefix, looks))
     };
     stream::once(begin).try_flatten().boxed()
 }
@@ -30,6 +35,7 @@ fn objects(
     export: Export,
     walk: Option<Walk>,
     prefix: Path,
+    looks: u32,
 ) -> BoxStream<'static, Result<ObjectMeta>> {
     let Some(walk) = walk else { return stream::empty().boxed() };
     let objects = walk.flat_map(move |entry| {
@@ -38,8 +44,10 @@ fn objects(
             Ok(entry) => location_of(&entry).map(|at| Ok(meta_of(at, entry.metadata()))),
             // A directory that was removed since it was listed has no objects.
             Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => match replaced_dir(&error) {
-                Some(dir) => return below(export.clone(), dir, prefix.clone()).right_stream(),
+            Err(error) => match replaced_dir(&error).filter(|_| looks < MOST_LOOKS) {
+                Some(dir) => {
+                    return below(export.clone(), dir, prefix.clone(), looks + 1).right_stream();
+                }
                 None => Some(Err(failed(&prefix, error))),
             },
         };
@@ -99,11 +107,11 @@ fn dir_of(prefix: &Path) -> String {
     format!("/{prefix}")
 }
 
-/// The name of an entry as an object, unless it can be none: a temporary file's, or one that the trait
-/// cannot express.
+/// The name of an entry as an object, unless it can be none: that of a temporary file, or of one that was removed while
+/// it was open, or one that the trait cannot express.
 fn location_of(entry: &DirEntry) -> Option<Path> {
     let name = entry.file_name().to_str()?;
-    if name.starts_with(TEMPORARY) {
+    if is_hidden(name) {
         return None;
     }
     let location = Path::parse(entry.path().to_str()?).ok()?;

@@ -11,7 +11,7 @@ use crate::memory::background::Reclaimer;
 use crate::memory::budget::frames_of;
 use crate::stats::Stats;
 use crate::thread::{self, Background};
-use crate::writeback::flusher::DirtyFile;
+use crate::writeback::flusher::flush_files;
 use crate::writeback::throttle::Writeback;
 use std::sync::Arc;
 use std::task::Poll;
@@ -166,18 +166,11 @@ impl Cache {
     pub async fn flush(&self) -> Result<()> {
         // One task for each store, so that a store that hangs does not delay writeback to the
         // others.
-        let flush = |files: Vec<Arc<dyn DirtyFile>>| async move {
-            let mut result = Ok(());
-            for file in files {
-                result = result.and(file.write_all_back().await);
-            }
-            result
-        };
         let mut running: Vec<_> = self
             .writeback()
             .lanes()
             .iter()
-            .map(|lane| Box::pin(flush(lane.files.lock().all())))
+            .map(|lane| Box::pin(flush_files(lane.files.lock().all())))
             .collect();
         let mut result = Ok(());
         std::future::poll_fn(move |cx| {

@@ -19,3 +19,13 @@ pub(crate) fn end_by(signal: i32) -> ! {
     }
     std::process::exit(128 + signal)
 }
+
+/// Has SIGINT and SIGTERM end this process from now on, as if it had never handled them.
+pub(crate) fn end_at_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: see the header.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+    }
+}

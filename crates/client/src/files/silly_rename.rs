@@ -144,9 +144,18 @@ impl OpenFiles {
         if names.is_empty() || !protocol.keeps_unlinked_until_restart() {
             return Ok(false);
         }
-        let listed = protocol.readdir(cred, dir, 0, names.len() + 1, false).await?;
-        if !listed.eof || listed.entries.iter().any(|entry| !names.contains(&entry.name)) {
-            return Ok(false);
+        let (mut cookie, mut seen) = (0, 0);
+        loop {
+            let page = protocol.readdir(cred, dir, cookie, names.len() + 1, false).await?;
+            seen += page.entries.len();
+            if page.entries.iter().any(|entry| !names.contains(&entry.name)) {
+                return Ok(false);
+            }
+            match page.entries.last() {
+                _ if page.eof => break,
+                Some(last) if seen <= names.len() => cookie = last.cookie,
+                _ => return Ok(false),
+            }
         }
         let take = |entry: &mut Entry| entry.silly_renamed.take_if(is_in);
         let all: Vec<SillyRenamed> = self.0.lock().values_mut().filter_map(take).collect();

@@ -24,6 +24,7 @@ use crate::mapping::Mapping;
 use crate::memory::metadata::Shrinkable;
 use crate::writeback::durability::Unsynced;
 use crate::writeback::errseq::Untold;
+use crate::writeback::flusher::flush_files;
 use crate::writeback::lane::Lane;
 use crate::writeback::throttle::StoreWriteback;
 use std::collections::{BTreeMap, HashMap};
@@ -120,6 +121,16 @@ impl CachedFs {
     /// The cache.
     pub fn cache(&self) -> &Cache {
         &self.shared.cache
+    }
+
+    /// Writes back every dirty page of this store's files, and waits until the store has them, as
+    /// [`Cache::flush`](crate::Cache::flush) does for all stores.
+    ///
+    /// # Errors
+    /// The error of a write that failed permanently during this call; its data is lost.
+    pub async fn flush(&self) -> Result<()> {
+        let files = self.shared.dirty.lane.files.lock().all();
+        flush_files(files).await
     }
 
     /// The store itself.

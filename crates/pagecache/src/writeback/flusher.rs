@@ -62,6 +62,18 @@ pub(crate) trait DirtyFile: Send + Sync {
     fn write_all_back(self: Arc<Self>) -> Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 }
 
+/// Writes back the pages of files that are dirty now, and waits until the store has them.
+///
+/// # Errors
+/// That of a write that failed permanently meanwhile.
+pub(crate) async fn flush_files(files: Vec<Arc<dyn DirtyFile>>) -> Result<()> {
+    let mut result = Ok(());
+    for file in files {
+        result = result.and(file.write_all_back().await);
+    }
+    result
+}
+
 /// Files that may have dirty pages.
 #[derive(Default)]
 pub(crate) struct DirtyFiles {

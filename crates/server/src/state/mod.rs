@@ -62,7 +62,7 @@ pub(crate) use grace::Grace;
 pub(crate) use ids::{Ids, SessionId};
 pub use limits::Limits;
 pub use load::{LoadedFile, StateLoad};
-pub(crate) use record::{LockHost, Record};
+pub(crate) use record::{LockHost, Record, RecordedLease};
 pub(crate) use share::Share;
 pub(crate) use shared_client::SharedClient;
 pub(crate) use slot_table::{SequenceArgs, Sequenced, SlotTable, SlotTables};

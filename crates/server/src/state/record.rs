@@ -3,6 +3,7 @@
 use crate::state::client::Principal;
 use crate::state::tables::reclaim_denied::ReclaimDenied;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// The disk record of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,4 +29,12 @@ pub(crate) struct LockHost {
     pub(crate) host: IpAddr,
     /// This server's address, as the host knew it.
     pub(crate) server: IpAddr,
+}
+
+/// A run's lease, to be recorded with clients' records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordedLease {
+    pub(crate) time: Duration,
+    /// No client with a record may know the longer one of an earlier run.
+    pub(crate) may_be_shorter: bool,
 }

@@ -11,6 +11,7 @@ use crate::state::grace::Grace;
 use crate::state::ids::{Ids, SessionId};
 use crate::state::limits::Limits;
 use crate::state::quota::{Requester, Searches, Tallies};
+use crate::state::record::RecordedLease;
 use crate::state::refused::{Refused, Resource};
 use crate::state::session::{Session, Sessions};
 use crate::state::share::Share;
@@ -140,10 +141,9 @@ impl<F: Clone> State<F> {
         self.limits.lease
     }
 
-    /// The lease to be recorded with clients' records, if every client that may reclaim after a restart knows it: in
-    /// grace, there may be others, which know that of an earlier run.
-    pub(crate) fn lease_of_records(&self) -> Option<Duration> {
-        (!self.grace.is_active()).then_some(self.limits.lease)
+    /// The lease to be recorded with clients' records. In grace, some may know that of an earlier run.
+    pub(crate) fn lease_of_records(&self) -> RecordedLease {
+        RecordedLease { time: self.limits.lease, may_be_shorter: !self.grace.is_active() }
     }
 
     /// Extends the lease time. Clients learn the new value when they read the attribute. Returns
@@ -154,6 +154,7 @@ impl<F: Clone> State<F> {
         if longer {
             self.limits.lease = lease;
             self.clients.extend_lease(lease);
+            self.lease_is_to_be_written();
         }
         longer
     }
@@ -446,6 +447,16 @@ impl<F: Clone> State<F> {
     /// Marks the disk record of a client as out of date.
     pub(crate) fn is_to_be_written(&mut self, owner: Owner) {
         self.unwritten.insert(owner);
+    }
+
+    /// Marks the lease on disk as out of date.
+    pub(crate) fn lease_is_to_be_written(&mut self) {
+        self.unwritten.insert_lease();
+    }
+
+    /// Takes whether the lease on disk is out of date. It is due as the clients' records are.
+    pub(crate) fn take_unwritten_lease(&mut self) -> bool {
+        self.unwritten.take_lease()
     }
 
     /// Takes the clients whose disk record is out of date. The caller must write

@@ -1,4 +1,4 @@
-//! The clients whose disk record is out of date.
+//! The clients whose disk record is out of date, and whether the lease on disk is.
 //!
 //! A flag tells whether any record is to be written, or is being written. So a compound for which nothing is due finds
 //! that out without the state's lock. The flag changes only under the lock. A transition sets it before anything
@@ -10,10 +10,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The clients whose disk record is out of date.
+/// What is out of date on disk.
 #[derive(Debug, Default)]
 pub(in crate::state) struct Unwritten {
     owners: BTreeSet<Owner>,
+    lease: bool,
     due: Arc<AtomicBool>,
 }
 
@@ -23,14 +24,24 @@ impl Unwritten {
         self.due.store(true, Ordering::Release);
     }
 
-    /// Takes all; they are due until [`written`](Self::written).
+    pub(in crate::state) fn insert_lease(&mut self) {
+        self.lease = true;
+        self.due.store(true, Ordering::Release);
+    }
+
+    /// Takes whether the lease is out of date; it is due until [`written`](Self::written).
+    pub(in crate::state) fn take_lease(&mut self) -> bool {
+        std::mem::take(&mut self.lease)
+    }
+
+    /// Takes all clients; they are due until [`written`](Self::written).
     pub(in crate::state) fn take(&mut self) -> Vec<Owner> {
         std::mem::take(&mut self.owners).into_iter().collect()
     }
 
     /// Notes that those taken are on disk, or inserted again.
     pub(in crate::state) fn written(&mut self) {
-        self.due.store(!self.owners.is_empty(), Ordering::Release);
+        self.due.store(self.lease || !self.owners.is_empty(), Ordering::Release);
     }
 
     #[cfg(test)]

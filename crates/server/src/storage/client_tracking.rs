@@ -116,7 +116,7 @@ impl ClientTracking {
         };
         let Ok(Some((owner, record))) = record else { return Ok(()) };
         let idle = vec![owner.clone()];
-        let mut taken = TakenOwners { records: self, owners: Vec::new(), idle };
+        let mut taken = Taken { records: self, owners: Vec::new(), idle, lease: false };
         self.outcome(self.recovery.write_clients(vec![(owner, Some(record))], lease).await)?;
         let mut state = self.state.lock();
         if let Ok(client) = state.clients.get_mut(id) {
@@ -151,15 +151,16 @@ impl ClientTracking {
         let (mut taken, records, lease) = {
             let mut state = self.state.lock();
             let (owners, idle) = (state.take_unwritten(), state.take_idle());
-            if owners.is_empty() && idle.is_empty() {
+            let lease = state.take_unwritten_lease();
+            if owners.is_empty() && idle.is_empty() && !lease {
                 return Ok(());
             }
             let record = |owner: &Owner| (owner.clone(), state.record_of(owner));
             let records = owners.iter().chain(&idle).map(record).collect();
-            (TakenOwners { records: self, owners, idle }, records, state.lease_of_records())
+            (Taken { records: self, owners, idle, lease }, records, state.lease_of_records())
         };
         self.outcome(self.recovery.write_clients(records, lease).await)?;
-        (taken.owners, taken.idle) = Default::default();
+        (taken.owners, taken.idle, taken.lease) = Default::default();
         Ok(())
     }
 }
@@ -170,19 +171,23 @@ fn is_full(error: &redb::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
-/// Owners whose records are being written. Those left when this is dropped are marked again.
-struct TakenOwners<'a> {
+/// What is being written. What is left when this is dropped is marked again.
+struct Taken<'a> {
     records: &'a ClientTracking,
     owners: Vec<Owner>,
     /// Owners without state, or that may have gone.
     idle: Vec<Owner>,
+    lease: bool,
 }
 
-impl Drop for TakenOwners<'_> {
+impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let mut state = self.records.state.lock();
         self.owners.drain(..).for_each(|owner| state.is_to_be_written(owner));
         self.idle.drain(..).for_each(|owner| state.is_idle_on_disk(owner));
+        if self.lease {
+            state.lease_is_to_be_written();
+        }
         // The write lock is still held, so no other task is writing.
         state.records_written();
     }

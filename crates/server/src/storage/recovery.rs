@@ -10,7 +10,7 @@
 //!    after an I/O error, even a transient one such as a full disk.
 
 use crate::handle::Node;
-use crate::state::{LockHost, Owner, Principal, ReclaimDenied, Record};
+use crate::state::{LockHost, Owner, Principal, ReclaimDenied, Record, RecordedLease};
 use crate::storage::database_file::DatabaseFile;
 use bytes::{Buf, BufMut, Bytes};
 use parking_lot::Mutex;
@@ -150,20 +150,20 @@ impl Recovery {
         Ok((Self { db: Arc::new(Mutex::new(Some(db))), location: Arc::new(location) }, recovered))
     }
 
-    /// Writes the record of each client, or removes it (`None`), and the lease if no client with a record may know a
-    /// longer one. Returns when the change is durable.
+    /// Writes the record of each client, or removes it (`None`), and the lease. Returns when the change is durable.
     ///
     /// # Errors
     /// It could not be written.
     pub(crate) async fn write_clients(
         &self,
         records: Vec<(Owner, Option<Record>)>,
-        lease: Option<Duration>,
+        lease: RecordedLease,
     ) -> Result<(), redb::Error> {
         self.write(move |txn| {
-            if let Some(lease) = lease {
-                txn.open_table(META)?.insert(LEASE, millis(lease))?;
-            }
+            let mut meta = txn.open_table(META)?;
+            let known = meta.get(LEASE)?.map_or(0, |lease| lease.value());
+            let least = if lease.may_be_shorter { 0 } else { known };
+            meta.insert(LEASE, millis(lease.time).max(least))?;
             let mut clients = txn.open_table(CLIENTS)?;
             let mut all_denied = txn.open_table(RECLAIM_DENIED)?;
             let mut principals = txn.open_table(PRINCIPALS)?;
@@ -293,6 +293,7 @@ pub(crate) mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const LEASE_TIME: Duration = Duration::from_secs(90);
+    const SAME: RecordedLease = RecordedLease { time: LEASE_TIME, may_be_shorter: false };
 
     #[tokio::test]
     async fn runs_increase_and_client_records_persist() {
@@ -306,9 +307,9 @@ pub(crate) mod tests {
             let (recovery, recovered) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
             assert_eq!((recovered.run, recovered.clients.len()), (1, 0));
             let here = |sessions| (owner(sessions), Some(record()));
-            recovery.write_clients(vec![here(true)], None).await.unwrap();
-            recovery.write_clients(vec![here(true), here(false)], None).await.unwrap();
-            recovery.write_clients(vec![(owner(false), None)], None).await.unwrap();
+            recovery.write_clients(vec![here(true)], SAME).await.unwrap();
+            recovery.write_clients(vec![here(true), here(false)], SAME).await.unwrap();
+            recovery.write_clients(vec![(owner(false), None)], SAME).await.unwrap();
             recovery.remember_host(host(1)).await.unwrap();
             recovery.remember_host(host(2)).await.unwrap();
             recovery.forget_hosts(vec![host(1).host]).await.unwrap();
@@ -343,7 +344,7 @@ pub(crate) mod tests {
             found.is_of(&user(1, 0)) && !found.is_of(&user(1, 1000)) && !found.is_of(&user(0, 0))
         );
         assert!(record().is_of(&user(1, 1000)) && !record().is_of(&user(1, 0)));
-        recovery.write_clients(vec![(owner.clone(), Some(record()))], None).await.unwrap();
+        recovery.write_clients(vec![(owner.clone(), Some(record()))], SAME).await.unwrap();
         drop(recovery);
         let (_, recovered) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
         assert_eq!(recovered.clients, [(owner.clone(), record())]);
@@ -359,13 +360,13 @@ pub(crate) mod tests {
             let (recovery, _) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
             let record = Record { reclaim_denied, ..record() };
             recovery
-                .write_clients(vec![(owner.clone(), Some(record.clone()))], None)
+                .write_clients(vec![(owner.clone(), Some(record.clone()))], SAME)
                 .await
                 .unwrap();
             drop(recovery);
             let (recovery, recovered) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
             assert_eq!(recovered.clients, [(owner.clone(), record)]);
-            recovery.write_clients(vec![(owner.clone(), None)], None).await.unwrap();
+            recovery.write_clients(vec![(owner.clone(), None)], SAME).await.unwrap();
             drop(recovery);
             assert_eq!(Recovery::open(dir.path(), LEASE_TIME).unwrap().1.clients, []);
         }
@@ -423,7 +424,7 @@ pub(crate) mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (recovery, _) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
         fill_disk(&recovery);
-        let write = || recovery.write_clients(vec![(owner.clone(), Some(record()))], None);
+        let write = || recovery.write_clients(vec![(owner.clone(), Some(record()))], SAME);
         assert!(write().await.is_err());
         write().await.unwrap();
         drop(recovery);
@@ -449,7 +450,7 @@ pub(crate) mod tests {
             let (recovery, _) = Recovery::open(dir.path(), LEASE_TIME).unwrap();
             reserved(256 << 10);
             let owner = Owner { sessions: true, name: Bytes::from_static(b"host") };
-            recovery.write_clients(vec![(owner, Some(record()))], None).await.unwrap();
+            recovery.write_clients(vec![(owner, Some(record()))], SAME).await.unwrap();
             drop(recovery);
             reserved(256 << 10);
         }

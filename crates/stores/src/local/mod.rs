@@ -13,6 +13,7 @@ mod data;
 mod fs;
 mod options;
 mod probe;
+mod rename;
 mod sys;
 mod tree;
 
@@ -20,3 +21,4 @@ pub use data::engine::IoEngine;
 pub use data::stream;
 pub use fs::LocalFs;
 pub use options::{InPlace, LocalOptions};
+pub use rename::rename_no_replace;

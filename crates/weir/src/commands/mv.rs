@@ -7,6 +7,8 @@ use crate::arguments::{JsonArgs, MountArgs, location};
 use crate::cli::too_few;
 use crate::ended::Ended;
 use crate::output::{complain, confirm, say, umask};
+
+use rustix::fs::CWD;
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fs;
@@ -17,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 use weir_client::NfsUrl;
+use weir_stores::local::rename_no_replace;
 use weir_tools::copy::{Copier, Options, Progress, source};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::known::Known;
@@ -208,10 +211,6 @@ impl One<'_> {
             Some(name) if self.ends.target != Target::Name && to.is_dir() => to.join(name),
             _ => to.to_path_buf(),
         };
-        let flags = match self.args.no_clobber {
-            true => rustix::fs::RenameFlags::NOREPLACE,
-            false => rustix::fs::RenameFlags::empty(),
-        };
         let source = fs::symlink_metadata(from).asked(|| self.asked())?;
         let new = Location::Local(to.clone());
         let (shown, bytes) = (new.to_string(), new.bytes());
@@ -239,7 +238,11 @@ impl One<'_> {
                 return Ok(Moved::To(NewName { shown, bytes }, source.ino()));
             }
         }
-        match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, &to, flags) {
+        let renamed = match self.args.no_clobber {
+            true => rename_no_replace((CWD, from), (CWD, to.as_path())),
+            false => rustix::fs::rename(from, &to),
+        };
+        match renamed {
             Err(rustix::io::Errno::XDEV) => Ok(Moved::Elsewhere),
             renamed => {
                 renamed.map_err(std::io::Error::from).asked(|| self.asked())?;

@@ -34,7 +34,7 @@ pub(crate) fn hear_signals() {
         let _within = runtime.enter();
         for kind in [SignalKind::interrupt(), SignalKind::quit(), SignalKind::hangup()] {
             if (ignored >> (kind.as_raw_value() - 1)) & 1 == 1 {
-                tokio::signal::unix::signal(kind).unwrap();
+                drop(tokio::signal::unix::signal(kind).unwrap());
             }
         }
     });

@@ -77,9 +77,10 @@ fn has_data(file: BorrowedFd<'_>, size: u64) -> io::Result<bool> {
     if data != size {
         return Ok(data != u64::MAX);
     }
+    let block = rustix::fs::fstatvfs(file)?.f_bsize.clamp(1, MAX_BLOCK);
     // What is read becomes data for some file systems, so reading comes last.
     let hole = rustix::fs::seek(file, SeekFrom::Hole(size))?;
-    if hole - size > MAX_BLOCK || next_data(file, hole)? != u64::MAX {
+    if hole > size.next_multiple_of(block) || next_data(file, hole)? != u64::MAX {
         return Ok(true);
     }
     let mut rest = vec![0; (hole - size) as usize];

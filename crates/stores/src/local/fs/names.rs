@@ -10,6 +10,7 @@
 
 use super::LocalFs;
 use crate::local::attr::kind_of;
+use crate::local::rename::rename_no_replace;
 use crate::local::tree::nodes;
 use crate::local::tree::{PATH_FLAGS, c_name, stat};
 use crate::rules::check_name;
@@ -62,13 +63,16 @@ impl LocalFs {
         let target = self.hold(to_fd.as_fd(), &to_name);
         let renamed = {
             let _as_caller = self.identity.assume(caller)?;
-            let kernel = match flags {
-                RenameFlags::Replace => KernelRename::empty(),
-                RenameFlags::NoReplace => KernelRename::NOREPLACE,
-                RenameFlags::Exchange => KernelRename::EXCHANGE,
+            let (old, new) = ((from_fd.as_fd(), &*from_name), (to_fd.as_fd(), &*to_name));
+            let renamed = match flags {
+                RenameFlags::Replace => rustix::fs::renameat(old.0, old.1, new.0, new.1),
+                RenameFlags::NoReplace => rename_no_replace(old, new),
+                RenameFlags::Exchange => {
+                    let exchange = KernelRename::EXCHANGE;
+                    rustix::fs::renameat_with(old.0, old.1, new.0, new.1, exchange)
+                }
             };
-            rustix::fs::renameat_with(&*from_fd, &*from_name, &*to_fd, &*to_name, kernel)
-                .map_err(io::Error::from)
+            renamed.map_err(io::Error::from)
         };
         self.directories.changed(from.dir);
         self.directories.changed(to.dir);

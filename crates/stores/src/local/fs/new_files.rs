@@ -144,10 +144,10 @@ impl LocalFs {
 
     /// Creates a regular file with the times that `new` has, before it gets its name: whoever finds the name later
     /// finds these times, also after a kill of this process or a loss of power. An exclusive creation is recognized by
-    /// them. `None`: `new` has no times, or the file system or the caller's rights do not allow this way.
+    /// them. `None`: `new` has no times, or this fails. Then the other way does it, or finds which error comes first.
     ///
     /// # Errors
-    /// [`Error::Exists`]; the file cannot be completed.
+    /// [`Error::Exists`].
     fn create_whole(&self, caller: &Caller, new: NewFile<'_>) -> Result<Option<(Attr, OwnedFd)>> {
         let NewFile { at: EntryName { dir, name }, set } = new;
         if set.atime.is_none() && set.mtime.is_none() {
@@ -165,7 +165,9 @@ impl LocalFs {
             self.tree.with_fds(open)
         };
         let Ok(made) = opened else { return Ok(None) };
-        self.complete(caller, set, &made, mode)?;
+        if self.complete(caller, set, &made, mode).is_err() {
+            return Ok(None);
+        }
         let linked = {
             let _as_caller = self.identity.assume(caller)?;
             let path = proc_path(made.as_fd());

@@ -7,7 +7,8 @@
 
 use super::stores::{Stores, refused, warn_of_key};
 use super::{First, announce, control, listen, privileges, state_dir};
-use crate::commands::{LAST_CALLS, runtime_with};
+use crate::by_signal::end_at_signals;
+use crate::commands::runtime_with;
 use crate::config::{ExportSettings, Settings, load};
 use crate::ended::Ended;
 use parking_lot::Mutex;
@@ -24,6 +25,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{debug, error, info, warn};
 use weir_pagecache::CachedFs;
+use weir_server::export::Export;
 use weir_server::registration::LOCAL_RPCBIND;
 use weir_server::report::Report;
 use weir_server::{Server, ServerConfig};
@@ -33,6 +35,8 @@ use weir_tools::text::size_text;
 /// How long a reload may take to write out removed exports before it counts as ended. An export may be removed because
 /// its disk does not answer.
 const WRITE_OUT: Duration = Duration::from_secs(30);
+/// How long stores may take to close at the end: each syncs its log of names. It ends as soon as all are closed.
+const LAST_CLOSES: Duration = Duration::from_secs(30);
 
 /// The arguments of a server's start.
 pub(super) struct Start {
@@ -60,8 +64,10 @@ pub(super) fn run(start: Start) -> Result<Ended> {
     privileges::give_up();
     let runtime = runtime_with(settings.threads)?;
     let ended = runtime.block_on(serve(start, signals, &state_dir, listeners));
+    // From now on no task follows these signals: they end the process.
+    end_at_signals();
     // A call of a store that does not answer may never end.
-    runtime.shutdown_timeout(LAST_CALLS);
+    runtime.shutdown_timeout(LAST_CLOSES);
     ended
 }
 
@@ -188,9 +194,14 @@ impl Signals {
             tokio::select! {
                 () = stop(&mut self.interrupt, &mut self.terminate) => break,
                 _ = self.hang_up.recv(), if idle.is_some() => {
+                    let number = {
+                        let mut latest = latest.lock();
+                        *latest += 1;
+                        *latest
+                    };
                     reloading = idle.take().map(|mut reloads: Reloads| {
                         spawn_blocking(move || {
-                            reloads.reload();
+                            reloads.reload(number);
                             reloads
                         })
                     });
@@ -234,18 +245,20 @@ struct Reloads {
 
 impl Reloads {
     /// Reads the configuration again and applies it. A configuration with an error changes nothing.
-    fn reload(&mut self) {
+    fn reload(&mut self, number: u64) {
         let Some(config) = self.config.clone() else {
             info!("ignoring SIGHUP: the server has no configuration file (--config)");
             return;
         };
-        let number = {
-            let mut latest = self.latest.lock();
-            *latest += 1;
-            *latest
-        };
-        if let Ok(state) = NotifyState::monotonic_usec_now() {
-            notify(&[NotifyState::Reloading, state]);
+        {
+            let latest = self.latest.lock();
+            if *latest != number {
+                // The server is to stop.
+                return;
+            }
+            if let Ok(state) = NotifyState::monotonic_usec_now() {
+                notify(&[NotifyState::Reloading, state]);
+            }
         }
         let applied = match load(&config) {
             Ok(settings) => self.apply(settings),
@@ -259,10 +272,18 @@ impl Reloads {
     }
 
     /// Writes out the stores of removed exports, and then tells the service manager that the reload has ended. Does so
-    /// in the background: a disk that does not answer may hold this up, and signals must be followed. Until then, the
-    /// stores can be exported again.
+    /// in the background: a disk that does not answer may hold this up, and signals must be followed. Each store can be
+    /// exported again until its data is written, and is closed then, whatever the others do.
     fn end(&mut self, own: u64, removed: Vec<CachedFs>) {
-        let cache = (!removed.is_empty()).then(|| self.stores.cache().clone());
+        let write_out = |store: CachedFs| async move {
+            if let Err(error) = store.flush().await {
+                error!("cannot write out dirty data of a removed export: {error}");
+            }
+            // Closing it may block.
+            _ = spawn_blocking(move || drop(store)).await;
+        };
+        let written: Vec<_> =
+            removed.into_iter().map(|store| tokio::spawn(write_out(store))).collect();
         let (latest, before) = (self.latest.clone(), self.writing.take());
         let tell = move || {
             let latest = latest.lock();
@@ -275,12 +296,9 @@ impl Reloads {
                 // It does not panic, and nothing aborts it.
                 _ = before.await;
             }
-            if let Some(cache) = cache
-                && let Err(error) = cache.flush().await
-            {
-                error!("cannot write out dirty data of a removed export: {error}");
+            for store in written {
+                _ = store.await;
             }
-            drop(removed);
         };
         self.writing = Some(tokio::spawn(async move {
             let mut write = pin!(write);
@@ -295,11 +313,14 @@ impl Reloads {
         }));
     }
 
-    /// Applies a configuration. Returns the stores of before if a directory is no longer exported.
+    /// Applies a configuration. Returns the stores of directories that are no longer exported.
     fn apply(&mut self, mut settings: Settings) -> Result<Vec<CachedFs>> {
         self.first.apply(&mut settings);
-        let before = self.stores.mounted();
+        let mut removed = self.stores.mounted();
         let exports = self.stores.exports(&settings)?;
+        let is_store =
+            |export: &Export, store: &CachedFs| Arc::ptr_eq(export.fs.store(), store.store());
+        removed.retain(|store| !exports.iter().any(|export| is_store(export, store)));
         self.server.set_exports(exports).map_err(|error| refused(&error))?;
         self.keep_fixed(&mut settings);
         if settings.budget_bytes() != self.settings.budget_bytes() {
@@ -330,8 +351,8 @@ impl Reloads {
             info!("admission rules changed: {:?}", settings.admission);
         }
         let earlier = std::mem::replace(&mut self.settings, settings);
-        let removes = log_exports(&earlier.exports, &self.settings.exports);
-        Ok(if removes { before } else { Vec::new() })
+        log_exports(&earlier.exports, &self.settings.exports);
+        Ok(removed)
     }
 
     /// Restores settings that need a restart, and logs them.
@@ -348,8 +369,8 @@ impl Reloads {
     }
 }
 
-/// Logs added, changed and removed exports. Returns whether a directory is no longer exported.
-fn log_exports(before: &[ExportSettings], after: &[ExportSettings]) -> bool {
+/// Logs added, changed and removed exports.
+fn log_exports(before: &[ExportSettings], after: &[ExportSettings]) {
     let by_name: HashMap<&str, &ExportSettings> =
         before.iter().map(|export| (&*export.name, export)).collect();
     for export in after {
@@ -362,5 +383,4 @@ fn log_exports(before: &[ExportSettings], after: &[ExportSettings]) -> bool {
     for export in before.iter().filter(|was| after.iter().all(|now| now.name != was.name)) {
         info!("{}: export removed", export.name);
     }
-    before.iter().any(|was| after.iter().all(|now| now.dir != was.dir))
 }
