@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::mount::{Mount, source};
 use common::{Server, fail, json, run, scratch, weir, within};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -350,4 +351,30 @@ fn json_has_the_exact_names_of_what_was_moved() {
     assert_eq!(report["changed"], serde_json::json!([url("a\\b")]));
     let report = json(["mv", "--json", &url("a\\b"), &at("c\\d")]);
     assert_eq!(report["changed"], serde_json::json!([at("c\\d")]), "by a copy");
+}
+
+/// The kernel has no request for it there.
+#[test]
+fn on_a_mount_of_a_server_nothing_is_replaced_unasked() {
+    let (near, source) = source();
+    let server = Server::start(&source, &["--squash", "none"]);
+    let url = server.url("", "vers=4.2");
+    let Some(mount) = Mount::start(near.path(), "mnt", &[], &url) else { return };
+    let at = |name: &str| mount.path(name).into_os_string();
+    for name in ["a", "x"] {
+        fs::write(at(name), name).unwrap();
+        fs::write(near.path().join(name), "copied").unwrap();
+    }
+    fs::create_dir(at("d")).unwrap();
+    let keep = |command: &str, from, to| weir([command.into(), "-n".into(), from, to]).output();
+    let does = |command, from, to| assert!(keep(command, from, to).unwrap().status.success());
+    does("mv", at("a"), at("b"));
+    does("mv", at("d"), at("e"));
+    does("cp", near.path().join("a").into_os_string(), at("c"));
+    assert!(!Path::new(&at("a")).exists() && Path::new(&at("e")).is_dir());
+    assert!(!keep("mv", at("x"), at("b")).unwrap().status.success());
+    keep("cp", near.path().join("x").into_os_string(), at("b")).unwrap();
+    for (name, data) in [("b", "a"), ("c", "copied"), ("x", "x")] {
+        assert_eq!(fs::read_to_string(at(name)).unwrap(), data);
+    }
 }

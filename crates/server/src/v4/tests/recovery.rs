@@ -194,3 +194,21 @@ async fn grace_lasts_as_long_as_the_longest_lease_that_its_clients_may_know() {
     f.server.sweep().await;
     c.open("file").await;
 }
+
+#[tokio::test]
+async fn grace_lasts_as_long_as_a_lease_that_a_reload_has_extended() {
+    const LONG: Duration = Duration::from_secs(400);
+    static CLOCK: LazyLock<Arc<ManualClock>> = LazyLock::new(Arc::default);
+    let mut f = Fixture::with(|config| config.clock = CLOCK.clone()).await;
+    f.client("a").await.open("file").await;
+    f.server.set_lease(LONG).unwrap();
+    f.server.sweep().await;
+    f.restart().await;
+    CLOCK.advance(LONG - Duration::from_secs(1));
+    f.server.sweep().await;
+    let mut b = f.client("b").await;
+    assert_eq!(b.fails(vec![Op::Putrootfh(()), b.open_op("file", 0)]).await, Error::Grace);
+    CLOCK.advance(Duration::from_secs(1));
+    f.server.sweep().await;
+    f.client("c").await.open("file").await;
+}
