@@ -210,6 +210,7 @@
 //! files            - what a mount knows of its files: attributes, opens, own changes
 //! mount            - from a URL to a conversation; chooses the version
 //! v3 v4            - the versions, each a `protocol::Protocol`
+//! exclusive_rename - renames that must not replace a file
 //! retried          - non-idempotent requests whose reply was lost
 //! protocol         - the operations that the versions have in common
 //! transport        - TCP connections that are made anew when they break; records, calls, replies
@@ -226,6 +227,7 @@ mod backoff;
 pub mod blocking;
 mod detail;
 mod error;
+mod exclusive_rename;
 mod export;
 mod files;
 mod fs;

@@ -170,18 +170,15 @@ impl Server {
         std::fs::create_dir_all(&path).map_err(in_dir)?;
         let handles = Handles::open(&path).map_err(in_dir)?;
         let identity = handles.identity();
-        let journals = config.retry_journal && records.is_none();
+        let (journals, lease) = (config.retry_journal && records.is_none(), state.lease);
         let (recovery, recovered) = records
-            .map_or_else(
-                || Recovery::open(&path, state.lease),
-                |records| Recovery::open_with(records, state.lease),
-            )
+            .map_or_else(|| Recovery::open(&path, lease), |it| Recovery::open_with(it, lease))
             .map_err(|e| ServerError::Database { path: path.clone(), source: Box::new(e) })?;
         // The database is locked, so no other server uses the directory.
         let journal = if journals { RetryJournal::open } else { RetryJournal::off };
         let retries = journal(&path);
         // Clients come back when they renew, which those of an earlier run with a longer lease do later.
-        let grace = grace + recovered.lease.saturating_sub(state.lease);
+        let grace = grace + recovered.lease.saturating_sub(lease);
         let returning = recovered.clients.len() + recovered.hosts.len();
         if returning > 0 {
             info!("{returning} clients may reclaim their state for {grace:?}");

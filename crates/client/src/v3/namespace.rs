@@ -144,7 +144,7 @@ impl V3 {
         flags: RenameFlags,
     ) -> Result<()> {
         if flags != RenameFlags::Replace {
-            return crate::protocol::rename_with(self, cred, from, to, flags).await;
+            return crate::exclusive_rename::rename_with(self, cred, from, to, flags).await;
         }
         // After the rename, the file that had the name could not be identified.
         let source = self.lookup(cred, from.0, from.1).await?.attr;

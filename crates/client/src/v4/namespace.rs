@@ -269,7 +269,7 @@ impl V4 {
         flags: RenameFlags,
     ) -> Result<()> {
         if flags != RenameFlags::Replace {
-            return crate::protocol::rename_with(self, cred, from, to, flags).await;
+            return crate::exclusive_rename::rename_with(self, cred, from, to, flags).await;
         }
         if self.delegations.any()
             && let Ok(over) = self.lookup(cred, to.0, to.1).await

@@ -182,7 +182,7 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// The owner of a lock state (minor version 0), whose requests are in sequence whoever sends them.
+    /// The owner of a lock state (minor version 0), whose requests are in sequence also if other users send them.
     ///
     /// # Errors
     /// There is no such state.

@@ -445,7 +445,7 @@ impl<F: Clone> State<F> {
         self.clients.get(client).is_ok_and(|client| client.owner.sessions)
     }
 
-    /// The owner of an open (minor version 0), whose requests are in sequence whoever sends them.
+    /// The owner of an open (minor version 0), whose requests are in sequence also if other users send them.
     ///
     /// # Errors
     /// There is no such open.

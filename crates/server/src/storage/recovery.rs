@@ -33,7 +33,8 @@ const PRINCIPALS: TableDefinition<'_, (bool, &[u8]), (u32, u32)> =
 /// Addresses, as text, of hosts that hold NLM locks, and the server's address that they used.
 const HOSTS: TableDefinition<'_, &str, &str> = TableDefinition::new("lock hosts");
 const RUN: &str = "run";
-/// In `META`: the longest lease that clients with a record may know, in milliseconds. Earlier versions did not write it.
+/// In `META`: the longest lease that clients with a record may know, in milliseconds. Earlier versions did not write
+/// it.
 const LEASE: &str = "lease";
 const FILE: &str = "state.redb";
 

@@ -142,7 +142,7 @@ impl LocalFs {
         Err(Error::Busy)
     }
 
-    /// Creates a regular file with the times that `new` has, before it gets its name: whoever finds the name later
+    /// Creates a regular file with the times that `new` has, before it gets its name: a call that finds the name later
     /// finds these times, also after a kill of this process or a loss of power. An exclusive creation is recognized by
     /// them. `None`: `new` has no times, or this fails. Then the other way does it, or finds which error comes first.
     ///

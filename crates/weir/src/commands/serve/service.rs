@@ -273,7 +273,7 @@ impl Reloads {
 
     /// Writes out the stores of removed exports, and then tells the service manager that the reload has ended. Does so
     /// in the background: a disk that does not answer may hold this up, and signals must be followed. Each store can be
-    /// exported again until its data is written, and is closed then, whatever the others do.
+    /// exported again until its data is written, and is closed then, also if another one hangs.
     fn end(&mut self, own: u64, removed: Vec<CachedFs>) {
         let write_out = |store: CachedFs| async move {
             if let Err(error) = store.flush().await {
