@@ -1,20 +1,16 @@
 //! Silly rename: a file that is removed while this mount has it open is renamed to `.nfs...` instead,
 //! and that name is removed at the last close. One that is replaced by a rename gets the name as a
-//! further one, so that its own never refers to nothing. For all servers but those that say of each open that
-//! they preserve its file until it is closed, also in a restart (OPEN4_RESULT_PRESERVE_UNLINKED, RFC 8881
-//! section 18.16.3): others lose a file without a name when they restart, if not at once.
+//! further one, so that its own never refers to nothing. For versions whose servers keep no opens.
 //!
 //! 1. The last close of the file in this mount removes the name. A client that dies before leaves it
 //!    behind, as every NFS client does.
 //! 2. A close may be in progress when a program removes the directory: while silly-renamed names are
 //!    in it, the removal is tried again for [`PATIENCE`]. An attempt counts as [`MOST_OF_AN_ATTEMPT`] at most: in
 //!    a process that was suspended, the close has had no time.
-//! 3. A directory that has only names of files that are still open can be removed where the server keeps opens: the
-//!    names go, and the files stay until they are closed, or the server restarts.
 
 use crate::files::change_spans::OwnChanges;
 use crate::protocol::{Handle, Node, Protocol};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_base::sync::Mutex;
@@ -25,10 +21,8 @@ use weir_vfs::{FileId, RenameFlags};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// The most of it that one attempt uses up.
 pub(crate) const MOST_OF_AN_ATTEMPT: Duration = Duration::from_millis(100);
-/// The pause after the first attempt; it doubles.
-pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The longest pause between two attempts.
-pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+/// The pause between two attempts.
+pub(crate) const REMOVAL_PAUSE: Duration = Duration::from_millis(20);
 
 /// The open files of a mount.
 #[derive(Default)]
@@ -78,15 +72,6 @@ pub(crate) struct SillyRenamed {
     _counted: Counted,
 }
 
-/// What a name was just found to refer to.
-#[derive(Clone, Copy)]
-pub(crate) enum Found {
-    /// It was not looked up.
-    Unknown,
-    Nothing,
-    File(FileId),
-}
-
 impl OpenFiles {
     /// Counts an open.
     pub(crate) fn opened(&self, id: FileId, handle: &Handle) -> Arc<OwnChanges> {
@@ -127,44 +112,6 @@ impl OpenFiles {
         }
     }
 
-    /// Removes the names of silly-renamed files from a directory that has no others and is to be removed, if the server
-    /// keeps those files without them. Returns whether it has done so.
-    pub(crate) async fn clear_directory(
-        &self,
-        protocol: &dyn Protocol,
-        cred: &OpaqueAuth,
-        dir: &Handle,
-    ) -> crate::Result<bool> {
-        let is_in = |renamed: &mut SillyRenamed| renamed.dir == *dir;
-        let names: HashSet<Vec<u8>> = {
-            let mut files = self.0.lock();
-            let renamed = files.values_mut().filter_map(|entry| entry.silly_renamed.as_mut());
-            renamed.filter_map(|renamed| is_in(renamed).then(|| renamed.name.clone())).collect()
-        };
-        if names.is_empty() || !protocol.keeps_unlinked_until_restart() {
-            return Ok(false);
-        }
-        let (mut cookie, mut seen) = (0, 0);
-        loop {
-            let page = protocol.readdir(cred, dir, cookie, names.len() + 1, false).await?;
-            seen += page.entries.len();
-            if page.entries.iter().any(|entry| !names.contains(&entry.name)) {
-                return Ok(false);
-            }
-            match page.entries.last() {
-                _ if page.eof => break,
-                Some(last) if seen <= names.len() => cookie = last.cookie,
-                _ => return Ok(false),
-            }
-        }
-        let take = |entry: &mut Entry| entry.silly_renamed.take_if(is_in);
-        let all: Vec<SillyRenamed> = self.0.lock().values_mut().filter_map(take).collect();
-        for silly_renamed in all {
-            silly_renamed.remove(protocol).await;
-        }
-        Ok(true)
-    }
-
     /// Whether this mount has no file open.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
@@ -173,15 +120,6 @@ impl OpenFiles {
     /// Whether this mount has the file open.
     pub(crate) fn is_open(&self, id: FileId) -> bool {
         self.0.lock().contains_key(&id)
-    }
-
-    /// Whether this mount does not have the file open that a name refers to.
-    fn is_not_open(&self, found: Found) -> bool {
-        match found {
-            Found::Unknown => self.is_empty(),
-            Found::Nothing => true,
-            Found::File(id) => !self.is_open(id),
-        }
     }
 
     /// Whether there are no silly-renamed names.
@@ -213,17 +151,16 @@ impl OpenFiles {
         &self,
         protocol: &dyn Protocol,
         cred: Arc<OpaqueAuth>,
-        (dir, name): (Handle, &[u8]),
-        found: Found,
+        dir: Handle,
+        name: &[u8],
     ) -> crate::Result<()> {
-        if protocol.keeps_unlinked() || self.is_not_open(found) {
+        if protocol.keeps_unlinked() || self.is_empty() {
             return protocol.remove(&cred, &dir, name, false).await;
         }
-        let Node { attr, handle } = protocol.lookup(&cred, &dir, name).await?;
+        let attr = protocol.lookup(&cred, &dir, name).await?.attr;
         if !self.is_open(attr.id) || attr.nlink > 1 {
             return protocol.remove(&cred, &dir, name, false).await;
         }
-        protocol.give_back(&handle).await;
         let renamed = self.silly_name(cred, &dir, attr.id);
         let to = (&dir, &renamed.name[..]);
         protocol.rename(&renamed.cred, (&dir, name), to, RenameFlags::Replace).await?;
@@ -240,18 +177,16 @@ impl OpenFiles {
         protocol: &dyn Protocol,
         cred: Arc<OpaqueAuth>,
         from: (&Handle, &[u8]),
-        (to, found): ((&Handle, &[u8]), Found),
+        to: (&Handle, &[u8]),
         flags: RenameFlags,
     ) -> crate::Result<()> {
         let replaced = match flags {
-            RenameFlags::Replace if self.is_not_open(found) => None,
             RenameFlags::Replace => self.replaced(protocol, &cred, from, to).await,
             RenameFlags::NoReplace | RenameFlags::Exchange => None,
         };
         let Some(replaced) = replaced else {
             return protocol.rename(&cred, from, to, flags).await;
         };
-        protocol.give_back(&replaced.handle).await;
         let kept = self.silly_name(Arc::clone(&cred), to.0, replaced.attr.id);
         if let Err(error) = protocol.link(&cred, &replaced.handle, to.0, &kept.name).await {
             tracing::warn!("an open file is lost with its last name: {error}");
@@ -277,7 +212,7 @@ impl OpenFiles {
         from: (&Handle, &[u8]),
         to: (&Handle, &[u8]),
     ) -> Option<Node> {
-        if protocol.keeps_unlinked() {
+        if protocol.keeps_unlinked() || self.is_empty() {
             return None;
         }
         let there = protocol.lookup(cred, to.0, to.1).await.ok()?;

@@ -8,7 +8,6 @@ mod checks;
 pub(crate) mod file;
 pub(crate) mod handles;
 mod mount_state;
-mod names;
 
 use crate::detail;
 use crate::error::Violation;
@@ -17,7 +16,7 @@ use crate::files::change_spans::OwnChanges;
 use crate::files::deferred_close::Deferred;
 use crate::files::lock_owners::LockOwners;
 use crate::files::opened::Opened;
-use crate::files::silly_rename::{FIRST_PAUSE, Found, LONGEST_PAUSE, MOST_OF_AN_ATTEMPT, PATIENCE};
+use crate::files::silly_rename::{MOST_OF_AN_ATTEMPT, PATIENCE, REMOVAL_PAUSE};
 use crate::fs::checks::{check_name, is_component};
 use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
@@ -229,6 +228,16 @@ impl NfsFs {
         Ok(node.attr)
     }
 
+    /// Whether names of removed open files are in a directory.
+    async fn has_silly_renamed(&self, caller: &Caller, directory: EntryName<'_>) -> bool {
+        let open_files = &self.mount.state.open_files;
+        if open_files.are_none_silly_renamed() {
+            return false;
+        }
+        let Ok(attr) = self.lookup(caller, directory).await else { return false };
+        self.handle(attr.id).is_ok_and(|handle| open_files.are_silly_renamed_in(&handle))
+    }
+
     /// Runs an operation that changes names.
     async fn renaming<T>(&self, operation: impl Future<Output = Result<T>> + Send) -> Result<T> {
         self.mount.state.attributes.forget_all();
@@ -247,6 +256,23 @@ impl NfsFs {
         let outcome = operation.await;
         self.mount.state.attributes.forget(id);
         outcome
+    }
+
+    /// The file that has a name, if this mount may have it open; it asks the server only if any file
+    /// is open. What is done to other files' names is nothing to a cache above: they have no data that
+    /// waits to be written.
+    async fn open_file(&self, entry: EntryName<'_>) -> Option<FileId> {
+        if self.mount.state.open_files.is_empty() {
+            return None;
+        }
+        Some(self.lookup(&Caller::Own, entry).await.ok()?.id)
+    }
+
+    async fn names_left(&self, file: Option<FileId>) -> Result<Option<Unnamed>> {
+        Ok(match file {
+            Some(id) => self.count_names(id).await,
+            None => None,
+        })
     }
 
     fn handle(&self, id: FileId) -> Result<Handle> {
@@ -460,7 +486,11 @@ impl FileSystem for NfsFs {
     }
 
     async fn unlink(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
-        self.unlink_found(caller, entry, Found::Unknown).await
+        let ((dir, name), cred) = (self.place(entry)?, self.cred(caller));
+        let unlink = self.mount.run(|state| async move {
+            state.open_files.unlink(&*state.protocol, cred, dir, &name).await
+        });
+        self.renaming(unlink).await
     }
 
     async fn unlink_counted(
@@ -469,7 +499,7 @@ impl FileSystem for NfsFs {
         entry: EntryName<'_>,
     ) -> Result<Option<Unnamed>> {
         let victim = self.open_file(entry).await;
-        self.unlink_found(caller, entry, victim).await?;
+        self.unlink(caller, entry).await?;
         self.names_left(victim).await
     }
 
@@ -495,7 +525,7 @@ impl FileSystem for NfsFs {
     }
 
     async fn rmdir(&self, caller: &Caller, entry: EntryName<'_>) -> Result<()> {
-        let (mut left, mut looked, mut pause) = (PATIENCE, Instant::now(), FIRST_PAUSE);
+        let (mut left, mut looked) = (PATIENCE, Instant::now());
         loop {
             let ((dir, name), cred) = (self.place(entry)?, self.cred(caller));
             // Before the attempt: the last one may go after it.
@@ -510,16 +540,12 @@ impl FileSystem for NfsFs {
             if removed != Err(Error::NotEmpty) || left.is_zero() || !has_silly_renamed {
                 return removed;
             }
-            if self.clear_silly_renamed(caller, entry).await {
-                continue;
-            }
             // On the mount's executor, which has a timer.
-            let sleep = move |_| async move {
-                tokio::time::sleep(pause).await;
+            let pause = |_| async {
+                tokio::time::sleep(REMOVAL_PAUSE).await;
                 Ok(())
             };
-            self.mount.run(sleep).await?;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            self.mount.run(pause).await?;
         }
     }
 
@@ -530,7 +556,13 @@ impl FileSystem for NfsFs {
         to: EntryName<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.rename_over(caller, from, (to, Found::Unknown), flags).await
+        let (from, to) = (self.place(from)?, self.place(to)?);
+        let cred = self.cred(caller);
+        let rename = self.mount.run(|state| async move {
+            let (from, to) = ((&from.0, &from.1[..]), (&to.0, &to.1[..]));
+            state.open_files.rename(&*state.protocol, cred, from, to, flags).await
+        });
+        self.renaming(rename).await
     }
 
     async fn rename_counted(
@@ -542,9 +574,9 @@ impl FileSystem for NfsFs {
     ) -> Result<Option<Unnamed>> {
         let replaced = match flags {
             RenameFlags::Replace => self.open_file(to).await,
-            RenameFlags::NoReplace | RenameFlags::Exchange => Found::Unknown,
+            RenameFlags::NoReplace | RenameFlags::Exchange => None,
         };
-        self.rename_over(caller, from, (to, replaced), flags).await?;
+        self.rename(caller, from, to, flags).await?;
         self.names_left(replaced).await
     }
 

@@ -33,12 +33,8 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
     fn server(&self) -> &Arc<str>;
     fn capabilities(&self) -> Capabilities;
     fn limits(&self) -> Limits;
-    /// Whether an open file stays usable after its last name is removed, also if the server restarts.
+    /// Whether an open file stays usable after its last name is removed.
     fn keeps_unlinked(&self) -> bool;
-    /// The same as long as the server does not restart.
-    fn keeps_unlinked_until_restart(&self) -> bool;
-    /// Returns a file's delegation, if there is one, before a request that would have it recalled.
-    async fn give_back(&self, handle: &Handle);
     async fn statfs(&self, cred: &OpaqueAuth, root: &Handle) -> Result<FsStat>;
     async fn getattr(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Attr>;
     async fn setattr(

@@ -270,12 +270,6 @@ impl Protocol for V3 {
         false
     }
 
-    fn keeps_unlinked_until_restart(&self) -> bool {
-        false
-    }
-
-    async fn give_back(&self, _handle: &Handle) {}
-
     async fn statfs(&self, cred: &OpaqueAuth, root: &Handle) -> Result<FsStat> {
         let space = self.call(cred, fsstat::Args { root: handle_of(root) }).await?;
         let about = self.about.get();

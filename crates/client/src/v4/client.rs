@@ -46,8 +46,6 @@ pub(crate) struct V4 {
     pub(in crate::v4) counters: Arc<Counters>,
     pub(in crate::v4) names: Names,
     pub(in crate::v4) readplus: AtomicBool,
-    /// Whether the server has said of each open so far that it preserves the file without a name until it is closed.
-    pub(in crate::v4) keeps_unlinked: AtomicBool,
     /// Whether to advise the server that data of opens will not be used again.
     pub(in crate::v4) noreuse: AtomicBool,
     /// Largest transfers by the mount's options.
@@ -93,7 +91,6 @@ impl V4 {
             counters: Arc::clone(&config.counters),
             names: Names::default(),
             readplus: AtomicBool::new(config.options.readplus && minor >= 2),
-            keeps_unlinked: AtomicBool::new(minor > 0),
             noreuse: AtomicBool::new(config.options.uncached && minor >= 2),
             asked: Limits {
                 read: config.options.rsize as usize,

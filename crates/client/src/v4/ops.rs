@@ -145,15 +145,7 @@ impl Protocol for V4 {
     }
 
     fn keeps_unlinked(&self) -> bool {
-        self.keeps_unlinked.load(Relaxed)
-    }
-
-    fn keeps_unlinked_until_restart(&self) -> bool {
         self.has_sessions()
-    }
-
-    async fn give_back(&self, handle: &Handle) {
-        self.give_back_held(handle).await;
     }
 
     async fn statfs(&self, cred: &OpaqueAuth, root: &Handle) -> Result<FsStat> {

@@ -8,7 +8,7 @@
 
 use crate::admission;
 use crate::handle::Node;
-use crate::state::client::{ClientId, OwnerName};
+use crate::state::client::{ClientId, OwnerName, Principal};
 use crate::state::error::StateError;
 use crate::state::quota::Requester;
 use crate::state::refused::Resource;
@@ -182,12 +182,16 @@ impl<F: Clone> State<F> {
         }
     }
 
-    /// The owner of a lock state (minor version 0), whose requests are in sequence also if other users send them.
+    /// The owner of a lock state (minor version 0), if `principal` may change it.
     ///
     /// # Errors
-    /// There is no such state.
-    pub(crate) fn owner_of_lock(&self, key: StateKey) -> Result<LockOwner, StateError> {
-        self.client_of(key)?;
+    /// There is no such state, or [`StateError::NotTheOpener`].
+    pub(crate) fn owner_of_lock(
+        &self,
+        key: StateKey,
+        principal: &Principal,
+    ) -> Result<LockOwner, StateError> {
+        self.client_of_own(key, principal)?;
         self.locks.get(key).map(|l| l.owner.clone()).ok_or(StateError::BadStateId)
     }
 

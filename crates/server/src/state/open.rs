@@ -445,12 +445,16 @@ impl<F: Clone> State<F> {
         self.clients.get(client).is_ok_and(|client| client.owner.sessions)
     }
 
-    /// The owner of an open (minor version 0), whose requests are in sequence also if other users send them.
+    /// The owner of an open (minor version 0), if `principal` may change it.
     ///
     /// # Errors
-    /// There is no such open.
-    pub(crate) fn owner_of_open(&self, key: StateKey) -> Result<LockOwner, StateError> {
-        self.client_of(key)?;
+    /// There is no such open, or [`StateError::NotTheOpener`].
+    pub(crate) fn owner_of_open(
+        &self,
+        key: StateKey,
+        principal: &Principal,
+    ) -> Result<LockOwner, StateError> {
+        self.client_of_own(key, principal)?;
         let open = self.opens.get(key).ok_or(StateError::BadStateId)?;
         Ok(LockOwner { client: open.client, name: open.owner.clone() })
     }

@@ -19,7 +19,6 @@ use crate::v4::state::open_state::{
     OpenRecord, OpenState, is_gone, is_state_lost, is_timed_out, newest,
 };
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use weir_nfs::v4::op::open::{
     Args, Claim, DelegationType, How, Opened, ResultFlags, ShareAccess, ShareDeny,
 };
@@ -209,12 +208,7 @@ impl V4 {
 
     fn opened(&self, state: &OpenState, results: &[OpRes]) -> Result<Opened> {
         match results {
-            [_, OpRes::Open(Ok(opened)), ..] => {
-                if !opened.flags.contains(ResultFlags::PRESERVE_UNLINKED) {
-                    self.keeps_unlinked.store(false, Relaxed);
-                }
-                Ok(opened.clone())
-            }
+            [_, OpRes::Open(Ok(opened)), ..] => Ok(opened.clone()),
             _ => {
                 tracing::debug!("{}: OPEN of {:?} was not answered", self.server, state.handle);
                 Err(self.unexpected("OPEN"))

@@ -77,7 +77,7 @@ async fn begin_by_lock(
         lock::Locker::New(new) => {
             let named = cx.client_of(new.lock_owner.client_id).map_err(plain)?;
             let id = cx.state_of(new.open_stateid).map_err(plain)?;
-            let owner = cx.state().owner_of_open(id.key);
+            let owner = cx.state().owner_of_open(id.key, &cx.principal);
             let owner = owner.map_err(|e| plain(of_state(e)))?;
             if owner.client != named {
                 return Err(plain(Error::BadStateId));
@@ -86,7 +86,7 @@ async fn begin_by_lock(
         }
         lock::Locker::Existing(old) => {
             let id = cx.state_of(old.lock_stateid).map_err(plain)?;
-            let owner = cx.state().owner_of_lock(id.key);
+            let owner = cx.state().owner_of_lock(id.key, &cx.principal);
             let owner = owner.map_err(|e| plain(of_state(e)))?;
             (owner, OwnerKind::Lock, old.lock_seqid)
         }
@@ -204,7 +204,7 @@ pub(crate) async fn locku(cx: &mut Context, args: locku::Args) -> locku::Res {
     let sequenced = if cx.minor > 0 {
         None
     } else {
-        let owner = cx.state().owner_of_lock(id.key).map_err(of_state)?;
+        let owner = cx.state().owner_of_lock(id.key, &cx.principal).map_err(of_state)?;
         match begin_sequenced(cx, owner, OwnerKind::Lock, (OpCode::Locku, args.seqid)).await {
             Ok(sequenced) => Some(sequenced),
             Err(result) => return result,

@@ -568,7 +568,7 @@ async fn begin_by_open(
     if cx.minor > 0 {
         return Ok(None);
     }
-    let owner = cx.state().owner_of_open(id.key);
+    let owner = cx.state().owner_of_open(id.key, &cx.principal);
     let owner = match owner {
         Err(StateError::BadStateId) => {
             // Perhaps a retransmitted CLOSE whose reply was lost.

@@ -77,7 +77,7 @@ pub(crate) async fn renew(cx: &mut Context, args: renew::Args) -> renew::Res {
 
 pub(crate) async fn open_confirm(cx: &mut Context, args: open_confirm::Args) -> open_confirm::Res {
     let id = cx.state_of(args.open_stateid)?;
-    let owner = cx.state().owner_of_open(id.key).map_err(of_state)?;
+    let owner = cx.state().owner_of_open(id.key, &cx.principal).map_err(of_state)?;
     let request = (OpCode::OpenConfirm, args.seqid);
     let mut sequenced = match begin_sequenced(cx, owner, OwnerKind::Open, request).await {
         Ok(sequenced) => sequenced,
