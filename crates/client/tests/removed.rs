@@ -2,17 +2,15 @@
 
 mod common;
 
-use async_trait::async_trait;
 use common::{Served, opened};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_client::Export;
 use weir_stores::memory::MemoryFs;
-use weir_stores::testing::{new_file, read_all, write};
+use weir_stores::testing::{Moving, new_file, read_all, write};
 use weir_vfs::{
-    Access, Caller, CreateMode, DirPage, Error, FileId, FileSystem, FileSystemDecorator,
-    ReaddirRequest, RenameFlags, SetAttr, Unnamed, WholeFile,
+    Access, Caller, CreateMode, Error, FileId, FileSystem, ReaddirRequest, RenameFlags, SetAttr,
+    Unnamed, WholeFile,
 };
 
 const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
@@ -134,36 +132,6 @@ async fn an_open_file_is_not_replaced_whole_where_its_users_would_lose_it() {
     }
 }
 
-/// A store in which another program moves `top/b` to `kept/b` when `top` has been listed, and may put another directory
-/// there.
-struct Moving {
-    store: Arc<MemoryFs>,
-    top: FileId,
-    kept: FileId,
-    is_moved: AtomicBool,
-    replaces: bool,
-}
-
-#[async_trait]
-impl FileSystemDecorator for Moving {
-    fn below(&self) -> &dyn FileSystem {
-        &*self.store
-    }
-
-    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> weir_vfs::Result<DirPage> {
-        let page = self.store.readdir(caller, request).await?;
-        if request.dir == self.top && !self.is_moved.swap(true, Ordering::SeqCst) {
-            let (old, new) = (self.top.entry(b"b"), self.kept.entry(b"b"));
-            self.store.rename_counted(&Caller::Own, old, new, RenameFlags::Replace).await?;
-            if self.replaces {
-                let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
-                self.store.mkdir(&Caller::Own, old.with(&set)).await?;
-            }
-        }
-        Ok(page)
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_that_is_moved_out_of_a_tree_keeps_its_files() {
     let mut served = Served::start();
@@ -179,8 +147,8 @@ async fn a_directory_that_is_moved_out_of_a_tree_keeps_its_files() {
             let new = dir.entry(b"f").with(&set);
             store.create(own, new, CreateMode::MustBeNew).await.unwrap();
         }
-        let is_moved = AtomicBool::new(false);
-        served.store = Arc::new(Moving { store: store.clone(), top, kept, is_moved, replaces });
+        let moving = Moving::new(store.clone(), top.entry(b"b"), kept.entry(b"b"), (vec![top], 0));
+        served.store = Arc::new(moving.replacing(replaces));
         served.restart();
         let url = format!("nfs://{}/?vers={version}", served.addr);
         let export = Export::connect(&url).await.unwrap();

@@ -292,49 +292,13 @@ impl<K: Fn(&Place, &Attr) -> bool, R: FnMut(Event<'_>)> Removal<K, R> {
 mod tests {
     use super::*;
     use crate::origin::Origin;
-    use async_trait::async_trait;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
     use weir_pagecache::{Cache, Config};
     use weir_stores::memory::MemoryFs;
-    use weir_vfs::{
-        CreateMode, DirPage, FileSystem, FileSystemDecorator, ReaddirRequest, RenameFlags, SetAttr,
-    };
+    use weir_stores::testing::Moving;
+    use weir_vfs::{CreateMode, FileSystem, SetAttr};
 
     const ME: &Caller = &Caller::Own;
-
-    /// A store in which another program moves `top/b` to `kept/b` when `top` has been listed, and may put another
-    /// directory there.
-    struct Moving {
-        store: Arc<MemoryFs>,
-        top: FileId,
-        kept: FileId,
-        is_moved: AtomicBool,
-        replaces: bool,
-    }
-
-    #[async_trait]
-    impl FileSystemDecorator for Moving {
-        fn below(&self) -> &dyn FileSystem {
-            &*self.store
-        }
-
-        async fn readdir(
-            &self,
-            caller: &Caller,
-            request: ReaddirRequest,
-        ) -> weir_vfs::Result<DirPage> {
-            let page = self.store.readdir(caller, request).await?;
-            if request.dir == self.top && !self.is_moved.swap(true, Ordering::SeqCst) {
-                let (old, new) = (self.top.entry(b"b"), self.kept.entry(b"b"));
-                self.store.rename_counted(caller, old, new, RenameFlags::Replace).await?;
-                if self.replaces {
-                    self.store.mkdir(caller, old.with(&SetAttr::default())).await?;
-                }
-            }
-            Ok(page)
-        }
-    }
 
     #[tokio::test]
     async fn a_directory_that_is_moved_out_of_the_tree_keeps_its_files() {
@@ -349,8 +313,9 @@ mod tests {
                 let new = dir.entry(b"f").with(&set);
                 store.create(ME, new, CreateMode::MustBeNew).await.unwrap();
             }
-            let is_moved = AtomicBool::new(false);
-            let moving = Moving { store: store.clone(), top, kept, is_moved, replaces };
+            let moving =
+                Moving::new(store.clone(), top.entry(b"b"), kept.entry(b"b"), (vec![top], 0));
+            let moving = moving.replacing(replaces);
             let cache = Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap();
             let fs = cache.mount(Arc::new(moving));
             let (dir, name) = (fs.root(), Some(b"top".to_vec()));

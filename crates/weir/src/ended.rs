@@ -11,7 +11,7 @@ pub(crate) enum Ended {
     Failed,
     /// A signal to stop interrupted it, the last one that [`StopSignals`](crate::commands::StopSignals) has heard.
     Interrupted,
-    /// This signal to stop ended the command that `weir lock` or `weir run` ran.
+    /// This signal to stop ended the command that `weir lock` or `weir run` ran, or the process that was to mount.
     By(i32),
     /// The command that `weir lock` or `weir run` ran ended with this code; or `weir run` could not run it.
     With(u8),

@@ -6,10 +6,12 @@
 mod data;
 mod endless;
 mod locks;
+mod moving;
 mod names;
 
 pub use crate::random::Random;
 pub use endless::Endless;
+pub use moving::Moving;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;

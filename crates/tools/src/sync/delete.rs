@@ -10,6 +10,7 @@ use crate::copy::{Copier, Mirror, below};
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::remove::{Event, is_there, remove};
+use futures_util::future::join;
 use std::collections::{HashMap, HashSet};
 use std::time::SystemTime;
 use weir_vfs::{Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime};
@@ -241,10 +242,11 @@ impl Deletion<'_> {
             && !self.mirror.filter.is_empty();
         if holds_protected {
             let mut all = Removed { is_changed: false, is_gone: true };
-            if !is_there(&place, attr.id).await? {
+            let (there, children) = join(is_there(&place, attr.id), place.children(attr.id)).await;
+            if !there? {
                 return Ok(all);
             }
-            for (child, attr) in place.children(attr.id).await? {
+            for (child, attr) in children? {
                 let path = below(&path, child.name.as_deref().unwrap_or_default());
                 if self.is_protected(&path, &attr) {
                     all.is_gone = false;
@@ -300,51 +302,16 @@ impl Deletion<'_> {
 mod tests {
     use super::*;
     use crate::copy::{Filter, Options};
-    use crate::origin::Origin;
-    use async_trait::async_trait;
+    use crate::sync::tests::root;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
-    use weir_pagecache::{Cache, CachedFs, Config};
+    use weir_pagecache::{Cache, Config};
     use weir_stores::memory::MemoryFs;
-    use weir_vfs::{
-        CreateMode, DirPage, FileSystem, FileSystemDecorator, ReaddirRequest, RenameFlags,
-    };
+    use weir_stores::testing::Moving;
+    use weir_vfs::{CreateMode, FileSystem};
 
-    /// A mirror from which another program moves `a` to `kept` when `a` and `b` have been listed, by the copy and
-    /// then to remove what the source lacks.
-    struct Moved {
-        store: Arc<MemoryFs>,
-        listings: AtomicU64,
-    }
-
-    #[async_trait]
-    impl FileSystemDecorator for Moved {
-        fn below(&self) -> &dyn FileSystem {
-            &*self.store
-        }
-
-        async fn readdir(
-            &self,
-            caller: &Caller,
-            request: ReaddirRequest,
-        ) -> weir_vfs::Result<DirPage> {
-            let page = self.store.readdir(caller, request).await?;
-            let root = self.store.root();
-            if request.dir != root && self.listings.fetch_add(1, Ordering::SeqCst) == 3 {
-                let (old, new) = (root.entry(b"a"), root.entry(b"kept"));
-                self.store.rename_counted(caller, old, new, RenameFlags::Replace).await?;
-            }
-            Ok(page)
-        }
-    }
-
-    async fn root(fs: &CachedFs) -> Place {
-        let (dir, attr) = (fs.root(), Some(fs.getattr(fs.root()).await.unwrap()));
-        let (shown, origin) = ("root".to_owned(), Origin::default());
-        Place { fs: fs.clone(), dir, name: None, attr, shown, origin }
-    }
-
+    /// Another program moves `a` to `kept` when `a` and `b` have been listed, by the copy and then to remove what the
+    /// source lacks.
     #[tokio::test]
     async fn a_directory_that_is_moved_out_of_the_mirror_keeps_its_files() {
         let cache = Cache::new(Config { budget_bytes: 32 << 20, ..Config::default() }).unwrap();
@@ -359,8 +326,10 @@ mod tests {
             store.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
             dirs.push(dir);
         }
-        let moved = Moved { store: store.clone(), listings: AtomicU64::new(0) };
-        let (from, to) = (cache.mount(from), cache.mount(Arc::new(moved)));
+        let top = store.root();
+        let moving =
+            Moving::new(store.clone(), top.entry(b"a"), top.entry(b"kept"), (dirs.clone(), 3));
+        let (from, to) = (cache.mount(from), cache.mount(Arc::new(moving)));
         let mirror = Some(Arc::new(Mirror::new(Filter::new([], []).unwrap(), true)));
         let options = Options { recursive: true, preserve: true, mirror, ..Options::default() };
         let copier = Arc::new(Copier::new(options, 32 << 20, ()));

@@ -136,7 +136,8 @@ mod tests {
         }
     }
 
-    async fn root(fs: &CachedFs) -> Place {
+    /// The root of a store, as a place.
+    pub(super) async fn root(fs: &CachedFs) -> Place {
         let (dir, attr) = (fs.root(), Some(fs.getattr(fs.root()).await.unwrap()));
         let (shown, origin) = ("root".to_owned(), Origin::default());
         Place { fs: fs.clone(), dir, name: None, attr, shown, origin }

@@ -52,8 +52,9 @@ copied. With -x, a directory where another file system is mounted is made, but n
 
 -p keeps what the destination supports. weir cp reports what it does not support: extended \
 attributes by name (also security.* and trusted.*), access control lists, owners, modes, times. As \
-with `cp -a`, that is no failure. NFS supports only extended attributes of users. Ctrl-C removes \
-unfinished files and reports what is left; a second Ctrl-C ends the program at once.
+with `cp -a`, that is no failure. NFS supports only extended attributes of users. Ctrl-C \
+(SIGINT, SIGTERM or SIGHUP) removes unfinished files and reports what is left; a second Ctrl-C ends the program at \
+once.
 
 Where source and destination are on one server (version 4.2) or on one file system that shares \
 data, that copies the data itself: holes stay holes, and the data does not pass through weir. \

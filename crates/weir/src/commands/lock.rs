@@ -1,5 +1,6 @@
 //! `weir lock`: holds a byte-range lock on a file while a command runs, as flock(1) does.
 
+use super::child_end::ended;
 use super::stop_signals::StopSignals;
 use super::with_mounts;
 use crate::arguments::{MountArgs, location};
@@ -7,7 +8,7 @@ use crate::ended::Ended;
 use crate::output::{complain, print, umask};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,7 +105,7 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         let asked = || format!("unlock {}", args.location);
         tokio::select! {
             given_up = file.unlock(OWNER, range) => given_up.asked(asked)?,
-            _ = signals.any() => {
+            _ = signals.after_end() => {
                 let failure = Failure::new(asked(), "the server does not answer");
                 let advice = "the server releases it when the lease expires (NFSv4)";
                 complain(&failure.advice(advice));
@@ -189,13 +190,12 @@ async fn hold(
         // The command may have ended already.
         let _ = kill_process(id, signal);
     };
-    let mut end = tokio::task::spawn_blocking(move || Child::wait(&mut child));
-    let loss = lost(file, lock, &args.location);
-    tokio::pin!(loss);
+    let (end, loss) = (ended(id), lost(file, lock, &args.location));
+    tokio::pin!(end, loss);
     let mut is_lost = false;
-    let status = loop {
+    loop {
         tokio::select! {
-            status = &mut end => break status,
+            () = &mut end => break,
             signal = signals.any() => match signal {
                 // The terminal sends these to both; the command decides what to do.
                 Signal::INT | Signal::QUIT => {}
@@ -209,9 +209,8 @@ async fn hold(
                 tell(Signal::TERM);
             }
         }
-    };
-    let status = status.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-    let status = status.asked(running)?;
+    }
+    let status = child.wait().asked(running)?;
     Ok(if is_lost { Ended::Failed } else { Ended::of(status) })
 }
 

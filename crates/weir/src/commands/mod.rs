@@ -14,6 +14,7 @@ pub(crate) mod bench;
 pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod checksum;
+mod child_end;
 pub(crate) mod chmod;
 pub(crate) mod chown;
 pub(crate) mod completions;
@@ -52,6 +53,7 @@ pub(crate) mod truncate;
 pub(crate) mod warm;
 
 pub(crate) use runtime::{in_place, runtime, runtime_with};
+use stop_signals::has_stop_come;
 pub(crate) use stop_signals::{StopSignals, last_stop};
 
 /// Time that system calls in progress get when a command ends.
@@ -87,6 +89,7 @@ pub(crate) fn with_mounts<T>(
 /// Waits for a signal that asks this program to end, and returns its number.
 async fn interrupted() -> i32 {
     match StopSignals::listen() {
+        Ok(mut signals) if has_stop_come() => signals.again().await.as_raw(),
         Ok(mut signals) => signals.any().await.as_raw(),
         // Without handlers the kernel ends the program.
         Err(_) => std::future::pending().await,

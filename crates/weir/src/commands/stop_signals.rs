@@ -1,5 +1,6 @@
 //! The signals that ask a command to end.
 
+use super::child_end::SAME_SIGNAL;
 use rustix::process::Signal;
 use std::future::poll_fn;
 use std::io;
@@ -48,14 +49,44 @@ impl StopSignals {
         })
         .await
     }
+
+    /// Waits for a further request to stop. SIGHUP is none: at the end of a session, several send it (the shell, the
+    /// kernel, a command that passes it on).
+    pub(super) async fn again(&mut self) -> Signal {
+        loop {
+            match self.any().await {
+                Signal::HUP => {}
+                signal => return signal,
+            }
+        }
+    }
+
+    /// Waits for a request to stop after the end of a command, which a signal of the same kind may have ended.
+    pub(super) async fn after_end(&mut self) -> Signal {
+        let same = async {
+            loop {
+                self.any().await;
+            }
+        };
+        let _ = tokio::time::timeout(SAME_SIGNAL, same).await;
+        self.again().await
+    }
 }
 
-/// The number of the last signal that was heard.
-static LAST: AtomicI32 = AtomicI32::new(Signal::INT.as_raw());
+/// The number of the last signal that was heard; 0 before.
+static LAST: AtomicI32 = AtomicI32::new(0);
 
-/// The number of the last signal to stop that this process has heard.
+/// Whether this process has heard a signal to stop.
+pub(super) fn has_stop_come() -> bool {
+    LAST.load(Ordering::Acquire) != 0
+}
+
+/// The number of the last signal to stop that this process has heard; that of SIGINT before.
 pub(crate) fn last_stop() -> i32 {
-    LAST.load(Ordering::Acquire)
+    match LAST.load(Ordering::Acquire) {
+        0 => Signal::INT.as_raw(),
+        last => last,
+    }
 }
 
 /// Tells which signals this process ignores, by their numbers. They stay ignored: nohup(1) and shells have it so, also

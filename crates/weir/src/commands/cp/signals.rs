@@ -72,7 +72,7 @@ async fn interrupt(mut signals: StopSignals, ending: Arc<Ending>) {
     let first = signals.any().await;
     let copier = ending.ask();
     // The copy normally ends the program before this returns.
-    let again = tokio::time::timeout(ORDERLY_END, signals.any()).await;
+    let again = tokio::time::timeout(ORDERLY_END, signals.again()).await;
     say(match again {
         Ok(_) => "weir: interrupted again, ending at once",
         Err(_) if copier.as_ref().is_none_or(|copier| copier.left().0.is_empty()) => {

@@ -33,8 +33,8 @@ that has the attribute user.weir.uncached=1, leaves the cache as it found it, wi
 alignment. With --cache kernel the kernel keeps what was read, and a later read of it does not \
 reach this process. With --cache auto it does so for files that programs open for reading alone.
 
-The command returns when DIR is usable; a process in the background serves it. SIGTERM, or \
-unmounting DIR, writes out all data and ends that process. If it is killed, DIR is unmounted, and programs \
+The command returns when DIR is usable; a process in the background serves it. SIGTERM, SIGINT \
+or SIGHUP, or unmounting DIR, writes out all data and ends that process. If it is killed, DIR is unmounted, and programs \
 that use it get errors; what fsync(2) acknowledged is safe. What another client changed is seen when a \
 file is opened, as on NFS, and names and attributes after --attr-timeout. docs/MOUNT.md says \
 more.

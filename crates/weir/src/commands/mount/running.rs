@@ -2,8 +2,8 @@
 //!
 //! 1. The store is opened before the directory is mounted on: the two may be the same, and a failure then
 //!    leaves no mount behind.
-//! 2. A signal ends it at any time, also while a server or disk does not answer; before the directory is mounted on, so
-//!    does the end of the command that waits in the foreground.
+//! 2. A signal ends it at any time but while it mounts on the directory (fusermount3), also while a server or disk does
+//!    not answer. Until it mounts, so does the end of the command that waits in the foreground.
 //! 3. At the end, all written data is in the store, or the command fails and says so.
 
 use super::source::{self, Source};
@@ -166,7 +166,7 @@ async fn end(
     };
     tokio::select! {
         ended = write_out => ended,
-        _ = signals.any() => {
+        _ = signals.again() => {
             warn!("second signal to stop: ending without writing out the rest");
             if let Some(mountpoint) = mounted {
                 // Unmounting would wait for a notification that waits for a server.

@@ -1,21 +1,17 @@
 //! The process of the command: its start, its signals, its end.
 
 use super::options::{Args, Engine};
+use crate::commands::child_end::{SAME_SIGNAL, ended};
 use crate::commands::stop_signals::ignored;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{Pid, Signal, kill_process};
 use std::future::poll_fn;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::task::Poll;
-use std::time::Duration;
 use tokio::signal::unix::{self, SignalKind, signal};
 use weir_fuse::namespace::Peer;
 use weir_tools::failure::{Asked, Result};
-
-/// Signals that come this soon after the command's end may be those that ended it: a terminal and timeout(1) send them
-/// to this process, too.
-const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// Starts the process that becomes the command.
 pub(super) fn start(
@@ -75,14 +71,11 @@ impl Signals {
     /// Waits for the command, and passes signals on to it.
     pub(super) async fn wait(&mut self, child: &mut Child) -> io::Result<ExitStatus> {
         let pid = Pid::from_child(child);
-        // The child is not reaped before signals to its number have ended.
-        let mut ended = tokio::task::spawn_blocking(move || {
-            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), options))
-        });
+        let end = ended(pid);
+        tokio::pin!(end);
         loop {
             tokio::select! {
-                _ = &mut ended => return child.wait(),
+                () = &mut end => return child.wait(),
                 (to, _) = self.next() => {
                     if let Some(to) = to {
                         // It may have ended already.
