@@ -45,7 +45,9 @@
 //! 3. Conditional creation is a hard link to the temporary file, which the server makes only if the name
 //!    does not exist.
 //! 4. An ETag stands for a file and its change attribute.
-//! 5. Temporary files of a program that was killed stay, and are not listed.
+//! 5. Temporary files of a program that was killed stay, and are not listed. Nor are names of `.nfs` and at least 16
+//!    hexadecimal digits, which clients give files that are removed while they are open. No object may have such a
+//!    name.
 //!
 //! Not supported, with the errors that the trait provides for that: [`PutMode::Update`] (NFS cannot
 //! compare and replace in one step), attributes, and versions. Tags are ignored. A directory that has

@@ -9,7 +9,7 @@ use object_store::{ListResult, ObjectMeta, Result};
 use std::io::{self, ErrorKind};
 use weir_client::{DirEntry, Export, PathError, Walk};
 
-/// How often one listing looks for a directory that is removed while it is listed.
+/// How often a directory that is removed while it is listed is looked for, with those below it that are.
 const MOST_LOOKS: u32 = 8;
 
 /// Every object below a prefix, in no order.
@@ -25,6 +25,14 @@ fn below(
     looks: u32,
 ) -> BoxStream<'static, Result<ObjectMeta>> {
     let begin = async move {
+        if looks > 1 {
+            // Only the prefix itself may be a link.
+            let there =
+                found(export.symlink_metadata(&dir).await).map_err(|e| failed(&prefix, e))?;
+            if !there.is_some_and(|metadata| metadata.is_dir()) {
+                return Ok(stream::empty().boxed());
+            }
+        }
         let walk = found(export.walk(dir).await).map_err(|e| failed(&prefix, e))?;
         Ok::<_, object_store::Error>(objects(export, walk, prefix, looks))
     };

@@ -12,6 +12,7 @@ use object_store::{
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_client::Export;
 use weir_objects::{NfsStore, TEMPORARY};
 use weir_pagecache::{Cache, Config};
@@ -165,11 +166,31 @@ async fn a_put_succeeds_although_its_temporary_name_stays() {
         let again = store.put_opts(&path, "y".into(), create).await.unwrap_err();
         assert!(matches!(again, Error::AlreadyExists { .. }), "{again}");
         // The removal is tried once more in the background.
-        while names(&store).await.iter().any(|name| name.starts_with(TEMPORARY)) {
-            tokio::task::yield_now().await;
-        }
+        let removed = async {
+            while names(&store).await.iter().any(|name| name.starts_with(TEMPORARY)) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), removed).await.unwrap();
         fault.clear();
     }
+}
+
+/// Clients give such names to files that are removed while they are open.
+#[tokio::test]
+async fn hidden_names_of_removed_files_are_no_objects() {
+    let (store, _state) = store("4.2").await;
+    let removed = ".nfs0123456789abcdef";
+    for name in [removed, ".nfs-notes"] {
+        store.export().write(name, "data").await.unwrap();
+    }
+    let listed: Vec<_> = store.list(None).try_collect().await.unwrap();
+    let below_root = store.list_with_delimiter(None).await.unwrap().objects;
+    for objects in [listed, below_root] {
+        let names: Vec<_> = objects.iter().map(|object| object.location.as_ref()).collect();
+        assert_eq!(names, [".nfs-notes"]);
+    }
+    assert!(store.put(&Path::from(removed), "x".into()).await.is_err());
 }
 
 #[tokio::test]

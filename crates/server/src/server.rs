@@ -184,8 +184,9 @@ impl Server {
             info!("{returning} clients may reclaim their state for {grace:?}");
         }
         let hosts = recovered.hosts.iter().map(|h| h.host);
-        let grace =
-            Grace::new(clock.monotonic() + grace, recovered.clients).with_hosts(hosts.clone());
+        let grace = Grace::new(clock.monotonic() + grace, recovered.clients)
+            .with_hosts(hosts.clone())
+            .with_longer_lease(recovered.lease > lease);
         let exports = Arc::new(Exports::open(exports, handles, &path)?);
         let descriptors = config.descriptors.map_or_else(Descriptors::of_process, Descriptors::of);
         transport.connections = transport.connections.min(descriptors.connections);

@@ -24,8 +24,7 @@ fn temp_dir() -> TempDir {
 }
 
 fn open(dir: &Path, io: IoEngine) -> Arc<dyn FileSystem> {
-    LocalFs::open(dir, LocalOptions { io, continues_listings: true, ..LocalOptions::default() })
-        .unwrap()
+    LocalFs::open(dir, LocalOptions { io, for_command: true, ..LocalOptions::default() }).unwrap()
 }
 
 /// Reruns a test where an empty ramfs, whose time stamps are coarse in every kernel, is mounted. In

@@ -257,7 +257,7 @@ impl Mounts {
         if let Some(fs) = self.local.get(&root) {
             return Ok(fs.clone());
         }
-        let options = LocalOptions { continues_listings: true, ..LocalOptions::default() };
+        let options = LocalOptions { for_command: true, ..LocalOptions::default() };
         let fs = self.cache.mount(LocalFs::open(&root, options)?);
         self.local.insert(root, fs.clone());
         Ok(fs)

@@ -136,7 +136,8 @@ impl OpenFile for NfsFile {
         self.opened.changes.by_others()
     }
 
-    /// Under a delegation no change is hidden by the clock: there is none, once the tick of the grant is over.
+    /// Under a delegation there are no changes that the clock could hide, but in the tick of its grant, which is not
+    /// looked for.
     fn change_is_exact(&self, attr: &Attr) -> bool {
         let OpenContext { handle, .. } = &self.opened.open;
         !is_time_stamp(attr.change, attr.ctime) || self.opened.protocol.grant(handle).is_some()

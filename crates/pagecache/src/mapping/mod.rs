@@ -308,6 +308,10 @@ impl Mapping {
     pub(crate) fn forget_dirty(&self, state: &mut State, pages: Range<u64>) {
         let gone = state.dirty.remove(pages.clone());
         state.no_longer_failing(pages);
+        if state.failing.is_empty() {
+            // Nothing has failed of what is left.
+            state.outage = None;
+        }
         self.dirty.sub(gone);
         if gone > 0 {
             state.relax();

@@ -28,6 +28,8 @@ pub(crate) struct Grace {
     returned: HashSet<Owner>,
     hosts: HashSet<IpAddr>,
     ended: bool,
+    /// The lease on disk is a longer one of an earlier run, until grace ends.
+    has_longer_lease: bool,
 }
 
 impl Grace {
@@ -41,6 +43,18 @@ impl Grace {
     pub(crate) fn with_hosts(mut self, hosts: impl IntoIterator<Item = IpAddr>) -> Self {
         self.hosts.extend(hosts);
         self
+    }
+
+    /// Notes that clients may know a longer lease of an earlier run, which is on disk.
+    #[must_use]
+    pub(crate) fn with_longer_lease(self, has_longer_lease: bool) -> Self {
+        Self { has_longer_lease, ..self }
+    }
+
+    /// Whether, since the last call, grace has ended in which clients might know a longer lease: all that may reclaim
+    /// after the next restart know that of this run.
+    pub(crate) fn lease_may_be_shorter_now(&mut self) -> bool {
+        self.ended && std::mem::take(&mut self.has_longer_lease)
     }
 
     /// Whether clients may still reclaim.

@@ -499,6 +499,9 @@ impl<F: Clone> State<F> {
     /// waiting locks.
     pub(crate) fn sweep(&mut self, now: Duration) {
         let absent = self.grace.end(now);
+        if self.grace.lease_may_be_shorter_now() {
+            self.lease_is_to_be_written();
+        }
         if !absent.is_empty() {
             info!(
                 "{} clients did not reclaim in the grace period: their records are removed",

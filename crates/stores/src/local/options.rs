@@ -27,9 +27,11 @@ pub struct LocalOptions {
     pub dir_fds: Option<usize>,
     /// Most names that a call examines to find a file that another program moved.
     pub search_entries: usize,
-    /// Keep a directory open between the requests that list it, for a program that lists from begin to end: no name
-    /// hides another one then that is removed meanwhile, on any file system.
-    pub continues_listings: bool,
+    /// The store is that of one command, which lists from begin to end: a directory stays open between the
+    /// requests that list it, so no name hides another one that is removed meanwhile, on any file system.
+    /// And a rename that must not replace is made as a link and a removal where the file system has no
+    /// request for it; programs of others may expect one step, and get EINVAL.
+    pub for_command: bool,
     /// How to make a metadata call, which a disk that does not answer may hold up. By default: without precaution.
     pub in_place: InPlace,
 }
@@ -43,7 +45,7 @@ impl Default for LocalOptions {
             max_nodes: 2_000_000,
             dir_fds: None,
             search_entries: 100_000,
-            continues_listings: false,
+            for_command: false,
             in_place: |call| call(),
         }
     }

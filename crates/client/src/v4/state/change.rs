@@ -95,7 +95,7 @@ impl V4 {
         loop {
             match self.attempt(session, client, state, cred, operation, build).await? {
                 Attempt::Answered(answer) => return Ok(answer),
-                // In recovery no lock is new to the server.
+                // Recovery begins without unanswered requests, and what it reclaims is held.
                 Attempt::Again(_) => {}
                 Attempt::Wait if backoff.wait().await => {}
                 Attempt::Wait => return Err(self.timed_out(operation)),
@@ -157,8 +157,8 @@ impl V4 {
         }
     }
 
-    /// Releases a lock that an earlier request took, whose caller has given it up. If this fails, the owner has it
-    /// released with its other locks.
+    /// Releases a lock that an earlier request took, whose caller has given it up. If this fails, it stays until its
+    /// owner, or the last user of the file, is done.
     ///
     /// # Errors
     /// It timed out, as the request that waits for it would.
@@ -174,19 +174,27 @@ impl V4 {
             let place = (offset, length);
             known.locku_ops(&state.handle, owner, before, place, self.has_sessions())
         };
-        match self.attempt(session, client, state, &cred, "LOCKU", &build).await {
-            Ok(Attempt::Answered(answer)) => {
-                if let Some(OpRes::Locku(Ok(stateid))) = answer.results.last() {
-                    let mut known = state.known.lock();
-                    known.locks.granted(owner, *stateid);
-                    known.locks.released(owner);
+        let mut backoff = Backoff::new(self.hard);
+        loop {
+            match self.attempt(session, client, state, &cred, "LOCKU", &build).await {
+                Ok(Attempt::Answered(answer)) => {
+                    if let Some(OpRes::Locku(Ok(stateid))) = answer.results.last() {
+                        let mut known = state.known.lock();
+                        known.locks.granted(owner, *stateid);
+                        known.locks.released(owner);
+                    }
+                    return Ok(());
+                }
+                Ok(Attempt::Again(_)) => {}
+                Ok(Attempt::Wait) if backoff.wait().await => {}
+                Ok(Attempt::Wait) => return Err(self.timed_out("LOCKU")),
+                Err(error) if is_timed_out(&error) => return Err(error),
+                Err(error) => {
+                    tracing::debug!("cannot release a lock that its caller gave up: {error}");
+                    return Ok(());
                 }
             }
-            Ok(Attempt::Again(_) | Attempt::Wait) => {}
-            Err(error) if is_timed_out(&error) => return Err(error),
-            Err(error) => tracing::debug!("cannot release a lock that its caller gave up: {error}"),
         }
-        Ok(())
     }
 
     fn attempted(&self, step: Step, operation: &'static str) -> Result<Attempt> {
@@ -256,7 +264,9 @@ impl OpenRecord {
                 let owner = owner?;
                 self.locks.granted(owner, *stateid);
                 self.locks.begin_release(owner);
-                if let Locker::New(_) = args.locker {
+                if let Locker::New(_) = args.locker
+                    && !args.reclaim
+                {
                     let (offset, length, cred) = (args.offset, args.length, request.cred.clone());
                     return Some(Unwanted { owner, offset, length, cred });
                 }

@@ -184,7 +184,7 @@ async fn grace_lasts_as_long_as_the_longest_lease_that_its_clients_may_know() {
     a.begin_session(1 << 20).await;
     assert!(matches!(a.on(&file, previous()).await, OpRes::Open(Ok(_))));
     a.ok(vec![Op::ReclaimComplete(reclaim_complete::Args { one_fs: false })]).await;
-    f.client("d").await.open("file").await;
+    f.server.sweep().await;
 
     // Now all know the short one.
     f.restart().await;

@@ -13,8 +13,8 @@
 //! Where the file system does not report which ranges have space (FIEMAP), or a range has more than
 //! [`MAX_GAPS`] pieces, only the file's length is restored.
 
-use crate::local::sys;
-use rustix::fs::{FallocateFlags, SeekFrom};
+use crate::local::sys::{self, proc_path};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
@@ -83,10 +83,13 @@ fn has_data(file: BorrowedFd<'_>, size: u64) -> io::Result<bool> {
     if hole > size.next_multiple_of(block) || next_data(file, hole)? != u64::MAX {
         return Ok(true);
     }
+    // The file may be open for writing alone.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(proc_path(file), flags, Mode::empty())?;
     let mut rest = vec![0; (hole - size) as usize];
     let mut done = 0;
     while done < rest.len() {
-        match rustix::io::pread(file, &mut rest[done..], size + done as u64)? {
+        match rustix::io::pread(&file, &mut rest[done..], size + done as u64)? {
             // Another program has truncated the file.
             0 => break,
             read => done += read,
@@ -172,7 +175,10 @@ mod tests {
             if let Some(at) = appended {
                 file.write_all_at(b"mine", at).unwrap();
             }
-            take_back(file.as_fd(), size, 8 * MIB, &gaps).unwrap();
+            // As by a client that has the file open for writing alone.
+            let path = proc_path(file.as_fd());
+            let writing = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+            take_back(writing.as_fd(), size, 8 * MIB, &gaps).unwrap();
             assert_eq!(size_of(file.as_fd()).unwrap(), left);
         }
     }

@@ -154,7 +154,7 @@ impl FileSystem for LocalFs {
                     });
                     true
                 };
-                match self.continues_listings {
+                match self.for_command {
                     true => self.tree.each_next_name((dir, &dir_fd), position, each)?,
                     // Several may list the directory, in pages of their own.
                     false => self.tree.each_name(&dir_fd, position, each)?,

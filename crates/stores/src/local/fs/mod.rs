@@ -59,8 +59,8 @@ pub struct LocalFs {
     is_local: bool,
     /// Whether a new file belongs to the user that creates it.
     keeps_owners: bool,
-    /// See [`LocalOptions::continues_listings`].
-    continues_listings: bool,
+    /// See [`LocalOptions::for_command`].
+    for_command: bool,
 }
 
 impl LocalFs {
@@ -119,7 +119,7 @@ impl LocalFs {
             capabilities,
             is_local,
             keeps_owners,
-            continues_listings: options.continues_listings,
+            for_command: options.for_command,
         }))
     }
 

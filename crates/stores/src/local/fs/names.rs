@@ -66,7 +66,11 @@ impl LocalFs {
             let (old, new) = ((from_fd.as_fd(), &*from_name), (to_fd.as_fd(), &*to_name));
             let renamed = match flags {
                 RenameFlags::Replace => rustix::fs::renameat(old.0, old.1, new.0, new.1),
-                RenameFlags::NoReplace => rename_no_replace(old, new),
+                RenameFlags::NoReplace if self.for_command => rename_no_replace(old, new),
+                RenameFlags::NoReplace => {
+                    let no_replace = KernelRename::NOREPLACE;
+                    rustix::fs::renameat_with(old.0, old.1, new.0, new.1, no_replace)
+                }
                 RenameFlags::Exchange => {
                     let exchange = KernelRename::EXCHANGE;
                     rustix::fs::renameat_with(old.0, old.1, new.0, new.1, exchange)
