@@ -95,16 +95,22 @@ mod tests {
     use parking_lot::Mutex;
     use std::collections::VecDeque;
     use std::sync::Arc;
+    use std::time::{Duration, SystemTime};
     use weir_pagecache::{Cache, Config};
     use weir_stores::memory::MemoryFs;
     use weir_stores::testing::Endless;
-    use weir_vfs::{Attr, EntryName, FileKind, FileSystem, FileSystemDecorator, NewFile, SetAttr};
+    use weir_vfs::{
+        Attr, EntryName, FileKind, FileSystem, FileSystemDecorator, NewFile, SetAttr, SetTime,
+        SpecialFile,
+    };
 
     /// A store that evicts files, like the NFS client when it knows too many.
     struct Forgetful {
         below: Arc<dyn FileSystem>,
         /// Its number among file systems.
         fsid: u64,
+        /// Whether it knows the links and special files that it made.
+        knows_made: bool,
         known: Mutex<VecDeque<FileId>>,
     }
 
@@ -113,7 +119,12 @@ mod tests {
         const MOST: usize = 128;
 
         fn over(below: Arc<dyn FileSystem>, fsid: u64) -> Arc<dyn FileSystem> {
-            Arc::new(Self { below, fsid, known: Mutex::default() })
+            Arc::new(Self { below, fsid, knows_made: true, known: Mutex::default() })
+        }
+
+        /// A store that evicts links and special files as soon as it has made them.
+        fn of_made(below: Arc<dyn FileSystem>, fsid: u64) -> Arc<dyn FileSystem> {
+            Arc::new(Self { below, fsid, knows_made: false, known: Mutex::default() })
         }
 
         /// Marks a known file as used.
@@ -134,6 +145,14 @@ mod tests {
         fn found(&self, attr: Attr) -> Attr {
             self.remember(attr.id);
             Attr { fsid: self.fsid, ..attr }
+        }
+
+        /// Enters a link or special file that was made, if the store is to know it.
+        fn made(&self, attr: Attr) -> Attr {
+            match self.knows_made {
+                true => self.found(attr),
+                false => Attr { fsid: self.fsid, ..attr },
+            }
         }
 
         fn remember(&self, id: FileId) {
@@ -186,8 +205,17 @@ mod tests {
 
         async fn symlink(&self, caller: &Caller, new: NewFile<'_>, target: &[u8]) -> Result<Attr> {
             self.knows(new.at.dir)?;
-            let made = self.below.symlink(caller, new, target).await;
-            made.map(|attr| self.found(attr))
+            self.below.symlink(caller, new, target).await.map(|attr| self.made(attr))
+        }
+
+        async fn mknod(
+            &self,
+            caller: &Caller,
+            new: NewFile<'_>,
+            node: SpecialFile,
+        ) -> Result<Attr> {
+            self.knows(new.at.dir)?;
+            self.below.mknod(caller, new, node).await.map(|attr| self.made(attr))
         }
 
         async fn readlink(&self, caller: &Caller, id: FileId) -> Result<Vec<u8>> {
@@ -266,7 +294,7 @@ mod tests {
         let copier = Arc::new(Copier::new(options, cache.budget_bytes(), ()));
         copier.copy(vec![(root(&from).await, root(&to).await)]).await;
         assert_eq!(*copier.failures.lock(), []);
-        let made = copier.summary(std::time::Duration::ZERO, 0);
+        let made = copier.summary(Duration::ZERO, 0);
         let expected = (LEVELS * BESIDE) as u64;
         assert_eq!((made.directories, made.symlinks), (2 * expected, expected));
     }
@@ -304,6 +332,29 @@ mod tests {
             assert_eq!(child.found_again(attr.id, read).await.unwrap(), b"target");
         }
         assert!(forgotten > 0);
+    }
+
+    #[tokio::test]
+    async fn links_and_special_files_that_are_evicted_at_once_get_their_attributes() {
+        let cache = cache();
+        let source: Arc<dyn FileSystem> = MemoryFs::new();
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let mtime = Some(SetTime::To(time));
+        let set = SetAttr { mode: Some(0o640), mtime, ..SetAttr::default() };
+        let at = |name| source.root().entry(name).with(&set);
+        source.symlink(&Caller::Own, at(b"link"), b"target").await.unwrap();
+        source.mknod(&Caller::Own, at(b"pipe"), SpecialFile::Fifo).await.unwrap();
+        let from = cache.mount(Forgetful::over(source, 1));
+        let target: Arc<dyn FileSystem> = MemoryFs::new();
+        let to = cache.mount(Forgetful::of_made(Arc::clone(&target), 2));
+        let options = Options { recursive: true, preserve: true, ..Options::default() };
+        let copier = Arc::new(Copier::new(options, cache.budget_bytes(), ()));
+        copier.copy(vec![(root(&from).await, root(&to).await)]).await;
+        assert_eq!(*copier.failures.lock(), []);
+        for name in [&b"link"[..], b"pipe"] {
+            let made = target.lookup(&Caller::Own, target.root().entry(name)).await.unwrap();
+            assert_eq!(made.mtime, time);
+        }
     }
 
     #[tokio::test(flavor = "multi_thread")]

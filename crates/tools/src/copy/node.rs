@@ -21,7 +21,9 @@ pub(crate) async fn symlink(copier: &Copier, from: &Place, attr: &Attr, to: &Pla
     let made = put(copier, to, make).await.asked(write)?;
     copier.note_changed(&to.fs, to.dir);
     if copier.options.preserve {
-        attributes::set_of_link(copier, Like::new(from, attr), to, &made).await.asked(write)?;
+        let set = || attributes::set_of_link(copier, Like::new(from, attr), to, &made);
+        let set = to.found_again(made.id, || from.found_again(attr.id, set)).await;
+        set.asked(write)?;
     }
     add(&copier.tally.symlinks, 1);
     Ok(())
@@ -37,7 +39,8 @@ pub(crate) async fn special(copier: &Copier, from: &Place, attr: &Attr, to: &Pla
     };
     let made = put(copier, to, make).await.asked(write)?;
     copier.note_changed(&to.fs, to.dir);
-    attributes::set(copier, Like::new(from, attr), to, made.id).await.asked(write)?;
+    let set = || attributes::set(copier, Like::new(from, attr), to, made.id);
+    to.found_again(made.id, || from.found_again(attr.id, set)).await.asked(write)?;
     add(&copier.tally.special_files, 1);
     Ok(())
 }
