@@ -131,6 +131,8 @@ impl Mapping {
                 self.note_unbegun(state);
                 if state.is_clean() {
                     self.look_at(state, None);
+                } else if state.sweep.is_some() {
+                    self.look_at(state, None);
                 } else if let Some(at) = state.urgent_at {
                     self.look_at(state, Some(at));
                 }
@@ -180,14 +182,18 @@ impl DirtyFile for Mapping {
         }
         let since = state.dirty_since.unwrap_or(now);
         let failed = state.retry_at.filter(|&retry_at| retry_at > now);
-        let ask = if pressed || now - since >= AGE || !state.failing.is_empty() {
+        let is_old = now - since >= AGE;
+        if is_old {
+            state.sweep.get_or_insert(0);
+        }
+        let ask = if pressed || state.sweep.is_some() || !state.failing.is_empty() {
             Some(Ask::Background)
         } else {
             state.urgent_at.is_some_and(|at| at <= now).then_some(Ask::Urgent)
         };
         // Pages not written now are looked at again when a write of the file ends, or at `next` at
         // the latest.
-        let next = failed.unwrap_or(if now - since >= AGE { now + AGE } else { since + AGE });
+        let next = failed.unwrap_or(if is_old { now + AGE } else { since + AGE });
         let gathers = state.urgent_at.filter(|&at| at > now);
         let next = gathers.map_or(next, |at| at.min(next));
         {
@@ -198,9 +204,15 @@ impl DirtyFile for Mapping {
             list.set_unbegun(&mut listed, unbegun);
         }
         state.listed = Some(listed);
+        let sweep = state.sweep.filter(|_| !pressed && state.failing.is_empty());
         drop(state);
         if let Some(ask) = ask {
-            self.start_writeback(0..u64::MAX, ask, &mut RangeSet::default());
+            let from = sweep.unwrap_or(0);
+            let stopped = self.start_writeback(from..u64::MAX, ask, &mut RangeSet::default());
+            // Set before as well: writes that end meanwhile have the flusher look again.
+            if sweep.is_some() {
+                self.state.lock().sweep = stopped;
+            }
         }
     }
 
@@ -213,6 +225,7 @@ impl DirtyFile for Mapping {
 mod tests {
     use super::*;
     use crate::testing::Rig;
+    use weir_stores::fault::{Call, Rule, What, When};
     use weir_vfs::IoFlags;
 
     #[test]
@@ -260,6 +273,60 @@ mod tests {
         assert_eq!(urgent_at(), None);
         drop(file);
         assert!(urgent_at().unwrap() <= mapping.memory.now());
+    }
+
+    #[test]
+    fn old_scattered_pages_are_written_by_one_look_after_another() {
+        const RUNS: u64 = 100;
+        let rig = Rig::without_threads();
+        let file = rig.create("f");
+        let mapping = file.open.mapping.clone();
+        let write = |run: u64| file.write_at(&[1; 4096], run * 8192, IoFlags::empty()).unwrap();
+        (0..RUNS).for_each(|run| _ = write(run));
+        let due = || mapping.state.lock().listed.as_ref().map(|listed| listed.due);
+        mapping.clone().flush(false, mapping.memory.now());
+        assert_eq!(file.stats().writeback_ops, 0, "they are not old");
+        let old = mapping.memory.now() + AGE;
+        mapping.clone().flush(false, old);
+        // Behind the flusher, so it waits until it is old.
+        write(0);
+        let mut looks = 1;
+        while due().is_some_and(|due| due <= mapping.memory.now()) {
+            mapping.clone().flush(false, mapping.memory.now());
+            looks += 1;
+        }
+        assert_eq!(mapping.state.lock().dirty.iter().collect::<Vec<_>>(), [0..1]);
+        assert_eq!(file.stats().writeback_ops, RUNS);
+        assert!(looks <= 2 + RUNS, "{looks} looks");
+        mapping.clone().flush(false, old + AGE);
+        assert_eq!(file.stats().writeback_ops, RUNS + 1);
+        assert!(mapping.state.lock().is_clean());
+    }
+
+    #[test]
+    fn old_pages_whose_writes_failed_are_written_with_the_rest() {
+        const RUNS: u64 = 40;
+        let rig = Rig::without_threads();
+        let file = rig.create("f");
+        let mapping = file.open.mapping.clone();
+        let write = |run: u64| file.write_at(&[1; 4096], run * 8192, IoFlags::empty()).unwrap();
+        (0..RUNS).for_each(|run| _ = write(run));
+        let (when, what) = (When::Nth(20), What::Fail(Error::Io));
+        rig.store.add(Rule { call: Call::Write, when, what });
+        let mut now = mapping.memory.now() + AGE;
+        for _ in 0..2 * RUNS {
+            mapping.clone().flush(false, now);
+            let retry_at = mapping.state.lock().retry_at;
+            if let Some(at) = retry_at {
+                while mapping.memory.now() < at {
+                    std::thread::yield_now();
+                }
+            }
+            now = mapping.memory.now();
+        }
+        assert_eq!(rig.store.injected(), 1);
+        assert_eq!(file.stats().writeback_ops, RUNS);
+        assert!(mapping.state.lock().is_clean());
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub(crate) mod snapshot;
 pub(crate) mod sync;
 pub(crate) mod truncate;
 pub(crate) mod writeback;
+mod writeback_wait;
 
 use crate::cache_policy::CachePolicy;
 use crate::mapping::attribute_overlay::AttributeOverlay;
@@ -112,6 +113,9 @@ pub(crate) struct State {
     pub(crate) dirty: RangeSet,
     /// When the file last turned from clean to dirty.
     pub(crate) dirty_since: Option<Instant>,
+    /// The first page that the flusher has not looked at since the pages were old: it writes the ones from there
+    /// on.
+    pub(crate) sweep: Option<u64>,
     /// When all dirty pages but the half-written one are due, if that is before they are old.
     pub(crate) urgent_at: Option<Instant>,
     /// The page in the middle of which the last uncached write ended. The next one probably
@@ -229,6 +233,7 @@ impl Mapping {
                 fills: Vec::new(),
                 dirty: RangeSet::default(),
                 dirty_since: None,
+                sweep: None,
                 urgent_at: None,
                 half_written: None,
                 listed: None,
@@ -296,6 +301,7 @@ impl Mapping {
     pub(crate) fn mark_dirty(&self, state: &mut State, pages: Range<u64>) {
         if state.is_clean() {
             state.dirty_since = Some(self.memory.now());
+            state.sweep = None;
             state.outage = None;
         } else if let Some(outage) = &mut state.outage {
             outage.dirtied(&state.dirty, pages.clone());

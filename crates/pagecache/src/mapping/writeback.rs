@@ -16,7 +16,7 @@
 //! 5. Writes are clipped at the end of file.
 //! 6. Nothing here needs memory for pages.
 //!
-//! `writeback/flusher.rs` says when.
+//! `writeback/flusher.rs` says when, and `mapping/writeback_wait.rs` waits for it.
 
 use crate::mapping::index::{Replacement, Slot};
 use crate::mapping::{Mapping, State};
@@ -26,7 +26,6 @@ use crate::memory::frame_no::FrameNo;
 use crate::ranges::RangeSet;
 use crate::stats::Count;
 use crate::writeback::errseq::may_pass;
-use crate::writeback::failing::Failing;
 use crate::writeback::outage::Outage;
 use std::io::IoSlice;
 use std::ops::Range;
@@ -93,13 +92,6 @@ pub(crate) enum Ask {
     Now,
 }
 
-/// What a caller that waits for writeback does after a permanent failure.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OnLoss {
-    Stop,
-    GoOn,
-}
-
 impl State {
     /// Pages were written or dropped: they no longer count as failing.
     pub(crate) fn no_longer_failing(&mut self, pages: Range<u64>) {
@@ -113,13 +105,13 @@ impl State {
 
 impl Mapping {
     /// Submits writes of dirty pages of `pages`, as many as may be in flight, and adds them to
-    /// `begun`.
+    /// `begun`. Returns the first page that it did not look at, or `None` at the end.
     pub(crate) fn start_writeback(
         self: &Arc<Self>,
         pages: Range<u64>,
         ask: Ask,
         begun: &mut RangeSet,
-    ) {
+    ) -> Option<u64> {
         let mut cursor = pages.start;
         let mut urgent_at = None;
         loop {
@@ -128,17 +120,14 @@ impl Mapping {
                 // Once all urgent pages are begun, those that come meanwhile gather.
                 let asked_at = *urgent_at.get_or_insert(state.urgent_at);
                 if ask == Ask::Urgent && state.urgent_at != asked_at {
-                    return;
+                    return Some(cursor);
                 }
                 if ask != Ask::Now && state.retry_at.is_some_and(|t| t > self.memory.now()) {
-                    return;
+                    return Some(cursor);
                 }
-                let Some(run) = state.dirty.first_from(cursor).filter(|r| r.start < pages.end)
-                else {
-                    return;
-                };
+                let run = state.dirty.first_from(cursor).filter(|r| r.start < pages.end)?;
                 if state.invalidating || state.writeback.len() >= MAX_IN_FLIGHT {
-                    return;
+                    return Some(cursor);
                 }
                 let mut run = run.start..run.end.min(run.start + WRITE_PAGES).min(pages.end);
                 if let Some(busy) = state.writeback_of(&run) {
@@ -346,86 +335,6 @@ impl Mapping {
         );
     }
 
-    /// Writes back the pages of `pages` that are dirty now, and waits until the store has them.
-    /// Stops when a write of the file fails permanently: other pages may then still be dirty.
-    ///
-    /// # Errors That of the last permanent failure meanwhile.
-    pub(crate) async fn write_back(self: &Arc<Self>, pages: Range<u64>) -> Result<()> {
-        self.write_what_is_dirty(pages, OnLoss::Stop).await
-    }
-
-    /// Writes back the pages of `pages` that are dirty now, and waits until each is in the store,
-    /// or lost. Does not wait for pages that are written to meanwhile.
-    ///
-    /// # Errors That of the last permanent failure meanwhile.
-    pub(crate) async fn write_or_lose(self: &Arc<Self>, pages: Range<u64>) -> Result<()> {
-        self.write_what_is_dirty(pages, OnLoss::GoOn).await
-    }
-
-    async fn write_what_is_dirty(
-        self: &Arc<Self>,
-        pages: Range<u64>,
-        on_loss: OnLoss,
-    ) -> Result<()> {
-        let within = |run: &Range<u64>| run.start.max(pages.start)..run.end.min(pages.end);
-        let (mut asked, mut todo, mut writes, mut errors) = {
-            let state = self.state.lock();
-            let mut todo = RangeSet::default();
-            state.dirty.iter().for_each(|run| _ = todo.insert(within(&run)));
-            let mut asked = todo.clone();
-            // Pages under writeback count as well.
-            state.writeback.values().for_each(|run| _ = asked.insert(within(run)));
-            (asked, todo, state.next_write, state.errors.count())
-        };
-        let mut result = Ok(());
-        // Pages of `asked` whose writes have failed, and since when.
-        let mut retried = Failing::default();
-        let mut ask = Ask::Now;
-        loop {
-            let ticket = self.changed.ticket();
-            let mut begun = RangeSet::default();
-            for run in todo.iter() {
-                self.start_writeback(run, ask, &mut begun);
-            }
-            {
-                let state = self.state.lock();
-                if state.errors.count() != errors {
-                    errors = state.errors.count();
-                    result = Err(state.errors.last());
-                    if on_loss == OnLoss::Stop {
-                        return result;
-                    }
-                }
-                // Also where another thread has started the write.
-                if !todo.is_empty() {
-                    writes = state.next_write;
-                }
-                for run in begun.iter() {
-                    todo.remove(run);
-                }
-                // Pages that another thread has written or dropped are done; failed ones are
-                // retried, here or by the flusher. A page that fails for the first time now was
-                // written or lost in between, and then written to again: no caller of this waits
-                // for that.
-                todo = todo.intersection(&state.dirty);
-                retried.move_from(&mut asked, &state.failing);
-                for run in retried.still_in(&state.failing).iter() {
-                    ask = Ask::Background;
-                    writes = state.next_write;
-                    todo.insert(run);
-                }
-                let pending = state
-                    .writeback
-                    .iter()
-                    .any(|(&n, r)| n < writes && r.start < pages.end && pages.start < r.end);
-                if todo.is_empty() && !pending {
-                    return result;
-                }
-            }
-            self.changed.wait(ticket).await;
-        }
-    }
-
     /// Once all pages are written, sets the store's modification time to that of the last write,
     /// unless the store sets it itself.
     pub(crate) async fn settle(self: &Arc<Self>) {
@@ -534,73 +443,10 @@ mod tests {
     use super::*;
     use crate::File;
     use crate::testing::{Rig, poll_once};
-    use std::pin::{Pin, pin};
+    use std::pin::pin;
     use weir_stores::fault::{Call, Fault, Rule, What, When};
     use weir_stores::memory::MemoryFs;
-    use weir_vfs::{FileId, IoFlags, UNCACHED_MARK, UNCACHED_XATTR, XattrMode};
-
-    type Asked = for<'a> fn(&'a Rig, FileId) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
-
-    #[test]
-    fn other_pages_of_a_file_are_written_after_a_loss() {
-        let calls: [Asked; 3] = [
-            |rig, _| Box::pin(async { assert_eq!(rig.fs.unmount().await, Err(Error::Quota)) }),
-            |rig, _| {
-                Box::pin(async { assert_eq!(rig.fs.cache().flush().await, Err(Error::Quota)) })
-            },
-            |rig, id| {
-                Box::pin(async move {
-                    let mode = XattrMode::Either;
-                    let set = (UNCACHED_XATTR, UNCACHED_MARK);
-                    rig.fs.set_xattr(&Caller::Own, id.xattr(set.0), set.1, mode).await.unwrap();
-                })
-            },
-        ];
-        for call in calls {
-            let rig = Rig::without_threads();
-            let file = rig.create("f");
-            let first = When::Touching(0..4096);
-            let fail = What::Fail(Error::Quota);
-            rig.store.add(Rule { call: Call::Write, when: first, what: fail });
-            rig.always(Call::Write, What::Hold);
-            for page in [0, 2] {
-                file.write_at(&[1; 4096], page * 4096, IoFlags::empty()).unwrap();
-            }
-            let mut call = call(&rig, file.id());
-            assert!(poll_once(&mut call).is_pending());
-            assert_eq!((file.write_errors(), rig.store.held()), (1, 1));
-            rig.store.release();
-            pollster::block_on(call);
-            assert!(file.open.mapping.state.lock().is_clean());
-            assert_eq!(
-                pollster::block_on(rig.fs.store().getattr(file.id())).unwrap().size,
-                3 * 4096
-            );
-        }
-    }
-
-    #[test]
-    fn a_sync_waits_for_a_write_that_another_thread_begins() {
-        let rig = Rig::without_threads();
-        let file = rig.create("f");
-        rig.always(Call::Write, What::Hold);
-        // One run more than may be in flight.
-        for run in 0..=MAX_IN_FLIGHT as u64 {
-            file.write_at(&[1; 4096], run * 8192, IoFlags::empty()).unwrap();
-        }
-        let mapping = &file.open.mapping;
-        let mut sync = pin!(mapping.write_back(0..u64::MAX));
-        assert!(poll_once(sync.as_mut()).is_pending());
-        assert_eq!(rig.store.held(), MAX_IN_FLIGHT);
-        rig.store.release_one();
-        // As the flusher does.
-        mapping.start_writeback(0..u64::MAX, Ask::Background, &mut RangeSet::default());
-        for left in (1..=MAX_IN_FLIGHT).rev() {
-            assert!(poll_once(sync.as_mut()).is_pending(), "{left} writes are not in the store");
-            rig.store.release_one();
-        }
-        assert_eq!(poll_once(sync.as_mut()), std::task::Poll::Ready(Ok(())));
-    }
+    use weir_vfs::IoFlags;
 
     #[test]
     fn a_sync_waits_for_times_that_another_thread_sets() {
