@@ -8,7 +8,7 @@ use common::{Rig, block_on, read_full, until, write_all};
 use std::sync::atomic::Ordering;
 use weir_pagecache::{Cache, Config};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Access, Caller, CreateMode, FileSystem, IoFlags, SetAttr};
+use weir_vfs::{Access, Caller, CreateMode, FileSystem, IoFlags, SetAttr, XattrMode};
 
 const PAGE: u64 = 4096;
 const NONE: IoFlags = IoFlags::empty();
@@ -56,6 +56,46 @@ fn a_change_while_the_file_was_closed_is_noticed_at_open() {
         assert_eq!(read_full(&rig.open(id), 0, 100, NONE), theirs.as_bytes());
     }
     assert_eq!(rig.cache.stats().outside_changes, 2);
+}
+
+#[test]
+fn a_change_of_attributes_hides_no_change_by_others() {
+    let rig = Rig::new(8192);
+    let file = rig.create("f");
+    write_all(&file, b"ours", 0);
+    file.sync(false).unwrap();
+    let id = file.id();
+    drop(file);
+    for many in [0, 2000] {
+        // Once with the store's file kept open, and once without.
+        for n in 0..many {
+            drop(rig.create(&format!("{n}")));
+        }
+        for change in [0, 1] {
+            let theirs = format!("t{change:03}");
+            let other = Cache::new(Config::default()).unwrap().mount(rig.store.clone());
+            let outside = block_on(other.open(&Caller::Own, id, Access::WRITE)).unwrap();
+            write_all(&outside, theirs.as_bytes(), 0);
+            outside.sync(false).unwrap();
+            let set = SetAttr { mode: Some(0o600 + change), ..SetAttr::default() };
+            match change {
+                0 => _ = block_on(rig.fs.setattr(&Caller::Own, id, &set)).unwrap(),
+                _ => {
+                    let (name, mode) = (id.xattr(b"user.x"), XattrMode::Either);
+                    block_on(rig.fs.set_xattr(&Caller::Own, name, b"1", mode)).unwrap();
+                }
+            }
+            assert_eq!(read_full(&rig.open(id), 0, 100, NONE), theirs.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn unwritten_data_has_space() {
+    let rig = Rig::new(8192);
+    let file = rig.create("f");
+    write_all(&file, b"x", 10 * PAGE);
+    assert!(block_on(file.getattr()).unwrap().allocated >= PAGE);
 }
 
 #[test]

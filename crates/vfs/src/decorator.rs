@@ -96,6 +96,7 @@ decorator! {
         fn is_locked_by_programs() -> bool;
         fn names_change_here() -> bool;
         fn numbering() -> u64;
+        fn forget_attributes(id: FileId, which: KeptAttributes);
     }
     asynchronous {
         Statfs: fn statfs() -> FsStat;

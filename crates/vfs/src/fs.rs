@@ -135,6 +135,10 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Attributes of a file.
     async fn getattr(&self, id: FileId) -> Result<Attr>;
 
+    /// Has the next [`getattr`](Self::getattr) of a file ask the store rather than return attributes that were kept
+    /// from an earlier call. No effect on stores that keep none.
+    fn forget_attributes(&self, _id: FileId, _which: KeptAttributes) {}
+
     /// Sets attributes, and returns the resulting ones.
     async fn setattr(&self, caller: &Caller, id: FileId, set: &SetAttr) -> Result<Attr>;
 

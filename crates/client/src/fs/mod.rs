@@ -35,9 +35,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
     Access, Attr, Caller, Capabilities, CreateMode, Created, Cred, DirEntry, DirPage, EntryName,
-    Error, FileId, FileSystem, FsStat, NewFile, OpenFile, Permissions, ReaddirRequest, RenameFlags,
-    Result, SetAttr, SpecialFile, Unnamed, WholeFile, WholeRead, WholeRequest, XattrMode,
-    XattrName, check_owners,
+    Error, FileId, FileSystem, FsStat, KeptAttributes, NewFile, OpenFile, Permissions,
+    ReaddirRequest, RenameFlags, Result, SetAttr, SpecialFile, Unnamed, WholeFile, WholeRead,
+    WholeRequest, XattrMode, XattrName, check_owners,
 };
 
 /// An NFS export, mounted.
@@ -341,12 +341,15 @@ impl FileSystem for NfsFs {
 
     async fn getattr(&self, id: FileId) -> Result<Attr> {
         let handle = self.handle(id)?;
-        self.mount
-            .run(|state| async move {
-                let ask = state.protocol.getattr(&state.own, &handle);
-                state.attributes.get_or_ask(&*state.protocol, (id, &handle), ask).await
-            })
-            .await
+        let get = |state: Arc<MountState>| async move {
+            let ask = state.protocol.getattr(&state.own, &handle);
+            state.attributes.get_or_ask(&*state.protocol, (id, &handle), ask).await
+        };
+        self.mount.run(get).await
+    }
+
+    fn forget_attributes(&self, id: FileId, which: KeptAttributes) {
+        self.mount.state.forget_attributes((id, self.handle(id).ok()), which);
     }
 
     async fn setattr(&self, caller: &Caller, id: FileId, masked: &SetAttr) -> Result<Attr> {

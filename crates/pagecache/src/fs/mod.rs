@@ -201,7 +201,8 @@ impl CachedFs {
         let caller = caller.clone();
         let tasks = mapping.lane().tasks.clone();
         let work = async move {
-            let _exclusive = mapping.lock_invalidate().await;
+            let exclusive = mapping.lock_invalidate().await;
+            mapping.look_before_change(&exclusive).await;
             mapping.state.lock().overlay.begin();
             let result = mapping.store.setattr(&caller, id, &rest).await;
             let mut state = mapping.state.lock();
@@ -480,7 +481,8 @@ impl CachedFs {
         let Some(mapping) = self.shared.live(id) else { return change.await };
         let tasks = mapping.lane().tasks.clone();
         let work = async move {
-            let _exclusive = mapping.lock_invalidate().await;
+            let exclusive = mapping.lock_invalidate().await;
+            mapping.look_before_change(&exclusive).await;
             mapping.state.lock().overlay.begin();
             let changed = change.await;
             let attr = mapping.stored_attr().await;

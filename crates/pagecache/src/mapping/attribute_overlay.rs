@@ -1,6 +1,7 @@
 //! Times and change attribute of a cached file.
 //!
-//! 1. Each write call changes them at once: mtime and ctime move, and the change attribute grows.
+//! 1. Each write call changes them at once: mtime and ctime move, and the change attribute grows. It
+//!    has no value that an earlier run has shown for data that a crash has lost, if the store's are time stamps.
 //! 2. Writeback changes them in the store as well. That is not a change by a program, so the
 //!    attributes shown stay the same.
 //! 3. Another program's change in the store is detected while none of our own changes is in
@@ -20,11 +21,22 @@ use weir_vfs::Attr;
 /// changed: file systems stamp in steps of up to two seconds, and before they copy the data.
 const PROVEN: Duration = Duration::from_millis(2500);
 
+/// Time stamps of file systems may be so much earlier than the clock; more than the kernel's longest tick. What
+/// is shown must not lead the store's stamps.
+const TICK_NANOS: u64 = 20_000_000;
+
+/// The time since 1970, in nanoseconds.
+fn nanoseconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
 /// The times and change attribute shown for a file, and the known state of the store's.
 #[derive(Debug)]
 pub(crate) struct AttributeOverlay {
     /// The change attribute shown.
     shown: u64,
+    /// Whether the store's change attributes are time stamps of this machine, in nanoseconds.
+    stamps: bool,
     /// The store's change attribute after our last change; `None` while unknown.
     stored: Option<u64>,
     /// Counts begins and ends of our changes in the store, and detected changes by others.
@@ -72,6 +84,7 @@ impl AttributeOverlay {
     pub(crate) fn new(attr: &Attr, lead: u64, others: Option<u64>) -> Self {
         Self {
             shown: attr.change.saturating_add(lead),
+            stamps: false,
             stored: Some(attr.change),
             generation: 0,
             under_way: 0,
@@ -84,6 +97,11 @@ impl AttributeOverlay {
             resizes: 0,
             proven: false,
         }
+    }
+
+    /// The store's time stamps, of which its change attributes may consist, are those of this machine.
+    pub(crate) fn show_stamps(&mut self, attr: &Attr) {
+        self.stamps = attr.change == nanoseconds(attr.ctime);
     }
 
     /// A counter that advances with every known change of the file in the store.
@@ -125,7 +143,10 @@ impl AttributeOverlay {
 
     /// A caller wrote, truncated or punched: data changed in the cache.
     pub(crate) fn modified(&mut self, now: SystemTime) {
-        self.shown += 1;
+        // After a crash, the store has the time stamp of an earlier change. What was shown for the
+        // data that is lost must not be shown for other data.
+        let floor = if self.stamps { nanoseconds(now).saturating_sub(TICK_NANOS) } else { 0 };
+        self.shown = (self.shown + 1).max(floor);
         self.mtime = Some(now);
         self.ctime = Some(now);
         self.mtime_pending = true;
@@ -261,5 +282,30 @@ impl AttributeOverlay {
         if let Some(ctime) = self.ctime {
             attr.ctime = ctime;
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::FileSystem;
+
+    #[test]
+    fn data_that_a_crash_has_lost_and_other_data_differ_in_their_change_attribute() {
+        let fs = MemoryFs::new();
+        let start = SystemTime::now();
+        let root = pollster::block_on(fs.getattr(fs.root())).unwrap();
+        let stored = Attr { change: nanoseconds(start), ctime: start, ..root };
+        let after_write = |seconds| {
+            let mut overlay = AttributeOverlay::new(&stored, 0, None);
+            overlay.show_stamps(&stored);
+            let now = start + Duration::from_secs(seconds);
+            overlay.modified(now);
+            // No more than the store's stamp of a write at that time.
+            assert!(overlay.shown <= nanoseconds(now));
+            overlay.shown
+        };
+        assert!(after_write(1) < after_write(2));
     }
 }

@@ -217,6 +217,10 @@ impl Mapping {
             weir_vfs::FileKind::Directory => return Err(Error::IsDirectory),
             _ => return Err(Error::Invalid),
         }
+        let mut overlay = AttributeOverlay::new(&attr, change_lead, others);
+        if store.names_change_here() {
+            overlay.show_stamps(&attr);
+        }
         let mapping = Arc::new(Self {
             memory: memory.clone(),
             store: store.clone(),
@@ -247,7 +251,7 @@ impl Mapping {
                 stored_size: attr.size,
                 invalidating: false,
                 holds_of_writers: 0,
-                overlay: AttributeOverlay::new(&attr, change_lead, others),
+                overlay,
                 settle_queued: false,
                 settling: 0,
                 durability: Durability::default(),

@@ -12,7 +12,8 @@
 //! 4. The store's file of an idle file is closed only after a look, later than our last change,
 //!    that a later look can be compared with: otherwise a change in between would go unnoticed.
 //! 5. An open asks the store, and does not use attributes that the store has kept for some time.
-//! 6. Write access is given up only while no open file may write and nothing is dirty.
+//! 6. A change of attributes is preceded by a look, for the same reason.
+//! 7. Write access is given up only while no open file may write and nothing is dirty.
 
 use crate::mapping::attribute_overlay::Look;
 use crate::mapping::invalidate_lock::InvalidateLock;
@@ -42,7 +43,33 @@ impl Mapping {
 
     /// Has the next look ask the store, unless a change would have been told.
     pub(crate) fn forget_timed(&self) {
-        self.file().forget_attributes(KeptAttributes::Timed);
+        let file = self.file();
+        match file.access().is_empty() {
+            true => self.store.forget_attributes(self.id, KeptAttributes::Timed),
+            false => file.forget_attributes(KeptAttributes::Timed),
+        }
+    }
+
+    /// A look at the store before a change of attributes, which would hide what others have changed before it,
+    /// unless the store counts that, or nothing is cached.
+    pub(crate) async fn look_before_change(&self, held: &InvalidateLock) {
+        let is_counted = self.file().changes_by_others().is_some();
+        if is_counted || self.index.bytes() == 0 || !self.state.lock().is_clean() {
+            return;
+        }
+        self.forget_timed();
+        let look = self.state.lock().overlay.look();
+        let stored = self.stored_attr().await;
+        let mut state = self.state.lock();
+        match stored {
+            Ok((attr, others)) => {
+                _ = self.compare(&mut state, &attr, Some((look, Some(held))), others)
+            }
+            Err(_) => {
+                self.drop_unproven(&mut state, 0..u64::MAX);
+                state.overlay.pages_dropped();
+            }
+        }
     }
 
     /// Attributes, dirty data included.
@@ -89,6 +116,9 @@ impl Mapping {
         self.compare(&mut state, attr, look.map(|look| (look, None)), others);
         state.overlay.present(attr);
         attr.size = self.size();
+        // Programs take a file without space for one hole (GNU tar: `--sparse`).
+        let written: u64 = state.writeback.values().map(|run| run.end - run.start).sum();
+        attr.allocated = attr.allocated.max((state.dirty.len() + written) * PAGE_SIZE as u64);
     }
 
     /// Compares attributes from the store with the known ones; if others have changed the file, what

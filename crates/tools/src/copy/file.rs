@@ -325,9 +325,7 @@ pub(crate) fn is_done(copier: &Copier, source: &Attr, to: &Place) -> bool {
     if let (Some(mirror), Some(there)) = (&copier.options.mirror, &to.attr) {
         return mirror::is_done(mirror, source, there);
     }
-    let same = |there: &Attr| {
-        there.kind == FileKind::Regular && (there.size, there.mtime) == (source.size, source.mtime)
-    };
+    let same = |there: &Attr| mirror::is_equal(source, there);
     copier.options.resume_bytes.is_some() && to.attr.as_ref().is_some_and(same)
 }
 

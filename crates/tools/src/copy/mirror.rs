@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use std::time::{SystemTime, UNIX_EPOCH};
 use weir_vfs::{Attr, FileId, FileKind};
 
 /// Patterns in the syntax of gitignore(5): the last one that matches counts.
@@ -144,12 +145,56 @@ pub(crate) fn has_other_names(source: &Attr, there: &Attr) -> bool {
 
 /// Whether a regular file is equal by size and time.
 pub(crate) fn is_equal(source: &Attr, there: &Attr) -> bool {
-    there.kind == FileKind::Regular && (there.size, there.mtime) == (source.size, source.mtime)
+    there.kind == FileKind::Regular
+        && there.size == source.size
+        && is_kept_as(source.mtime, there.mtime)
+}
+
+/// The steps in which file systems keep modification times, in nanoseconds: FAT, ext3, exFAT, some servers, NTFS.
+const STEPS: [u128; 5] = [2_000_000_000, 1_000_000_000, 10_000_000, 1_000, 100];
+
+/// Whether a file system that was given the time `set` may keep it as `kept`: it is the same, or cut to
+/// a whole number of its steps.
+fn is_kept_as(set: SystemTime, kept: SystemTime) -> bool {
+    let (Ok(cut), Ok(at)) = (set.duration_since(kept), kept.duration_since(UNIX_EPOCH)) else {
+        return set == kept;
+    };
+    let (cut, at) = (cut.as_nanos(), at.as_nanos());
+    cut == 0 || STEPS.iter().any(|step| cut < *step && at.is_multiple_of(*step))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_time_is_kept_in_steps_of_the_file_system() {
+        let time = |nanos| UNIX_EPOCH + Duration::from_nanos(nanos);
+        let set = time(1_000_000_001_234_567_891);
+        for kept in [
+            1_000_000_001_234_567_891,
+            1_000_000_001_234_567_800,
+            1_000_000_001_234_567_000,
+            1_000_000_001_230_000_000,
+            1_000_000_001_000_000_000,
+            1_000_000_000_000_000_000,
+        ] {
+            assert!(is_kept_as(set, time(kept)), "{kept}");
+        }
+        for other in [
+            1_000_000_001_234_567_890,
+            1_000_000_001_234_567_892,
+            1_000_000_001_234_567_900,
+            1_000_000_001_234_566_000,
+            1_000_000_002_000_000_000,
+            999_999_998_000_000_000,
+        ] {
+            assert!(!is_kept_as(set, time(other)), "{other}");
+        }
+        let before = UNIX_EPOCH - Duration::from_nanos(1_500_000_000);
+        assert!(is_kept_as(before, before) && !is_kept_as(before, time(0)));
+    }
 
     #[test]
     fn patterns_are_those_of_gitignore() {
