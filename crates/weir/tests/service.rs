@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::mount::{Mount, source};
 use common::nfs3::Client;
 use common::{Server, run, scratch, text, weir, within};
 use rustix::process::Signal;
@@ -10,6 +11,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
@@ -302,6 +304,55 @@ fn the_servers_unit_permits_what_it_calls() {
     };
     assert_eq!(is_taken("CapabilityBoundingSet_CAP_MKNOD"), Some(false));
     assert_eq!(is_taken("ProtectHome"), Some(false));
+}
+
+/// What the guard of a mount needs, and what waits for the mount.
+#[test]
+fn a_mounts_unit_spares_its_guard_and_starts_when_it_is_usable() {
+    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist");
+    let unit = fs::read_to_string(dist.join("weir-mount@.service")).unwrap();
+    let (_, service) = unit.split_once("\n[Service]\n").unwrap();
+    for wanted in ["Type=notify", "TimeoutStartSec=infinity", "KillMode=process"] {
+        assert!(service.lines().any(|line| line == wanted), "{wanted}: {service}");
+    }
+    assert!(service.contains(" mount --foreground "), "{service}");
+}
+
+#[test]
+fn a_mount_in_the_foreground_tells_systemd_when_it_is_usable() {
+    let (dir, source) = source();
+    let from = source.to_str().unwrap();
+    let at = dir.path().canonicalize().unwrap().join("mnt");
+    fs::create_dir(&at).unwrap();
+    // A process in the background is not the one that systemd waits for.
+    for foreground in [false, true] {
+        let manager = UnixDatagram::bind(dir.path().join(format!("notify-{foreground}"))).unwrap();
+        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        let option = if foreground { "--foreground" } else { "--announce" };
+        let mut command = weir(["mount", option, "--budget", "32M", from]);
+        command.arg(&at).env("XDG_RUNTIME_DIR", dir.path()).stdout(Stdio::piped());
+        command.env("NOTIFY_SOCKET", dir.path().join(format!("notify-{foreground}")));
+        let mut mount = Mount { child: command.spawn().unwrap(), dir: at.clone() };
+        let mut said = String::new();
+        if foreground {
+            let ready = told(&manager, "READY=1");
+            assert!(ready.contains(&format!("STATUS=mount {from} on ")), "{ready}");
+        } else {
+            let mut out = BufReader::new(mount.child.stdout.take().unwrap());
+            out.read_line(&mut said).unwrap();
+            if said != "mounted\n" {
+                assert!(!mount.ended().success());
+                return weir_skip::skip("this machine does not let this test mount");
+            }
+        }
+        assert!(mount.is_mounted());
+        mount.signal(Signal::TERM);
+        assert!(mount.ended().success());
+        if !foreground {
+            manager.set_nonblocking(true).unwrap();
+            assert!(manager.recv(&mut [0; 100]).is_err(), "it told systemd");
+        }
+    }
 }
 
 #[test]

@@ -9,10 +9,12 @@
 use super::source::{self, Source};
 use super::{Args, background, control};
 use crate::commands::guard::Guard;
+use crate::commands::service_manager::notify;
 use crate::commands::stop_signals::StopSignals;
 use crate::commands::{LAST_CALLS, runtime};
 use crate::ended::Ended;
 use crate::output::complain;
+use sd_notify::NotifyState;
 use std::io;
 use std::path::PathBuf;
 use tracing::{debug, info, warn};
@@ -119,6 +121,10 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
         ended = &mut unmounted => (false, ended.map_err(io::Error::other).flatten().err()),
         _ = signals.any() => (true, None),
     };
+    if !args.announce {
+        // In the background, this is not the process that the service manager has started.
+        notify(&[NotifyState::Ready, NotifyState::Status(&shown)]);
+    }
     if let Some(error) = lost {
         if let Some(mountpoint) = mountpoint {
             mountpoint.abort();

@@ -9,6 +9,7 @@ use super::stores::{Stores, refused, warn_of_key};
 use super::{First, announce, control, listen, privileges, state_dir};
 use crate::by_signal::end_at_signals;
 use crate::commands::runtime_with;
+use crate::commands::service_manager::notify;
 use crate::config::{ExportSettings, Settings, load};
 use crate::ended::Ended;
 use parking_lot::Mutex;
@@ -23,7 +24,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 use weir_pagecache::CachedFs;
 use weir_server::export::Export;
 use weir_server::registration::LOCAL_RPCBIND;
@@ -153,13 +154,6 @@ fn status(settings: &Settings, addresses: &[SocketAddr]) -> String {
     let at: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let exports: Vec<&str> = settings.exports.iter().map(|export| &*export.name).collect();
     format!("serving {} at {}", exports.join(" "), at.join(" "))
-}
-
-/// Notifies systemd, if it started this process (sd_notify(3)).
-fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        debug!("cannot notify systemd: {error}");
-    }
 }
 
 /// Signals that control the server.
