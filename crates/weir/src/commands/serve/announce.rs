@@ -2,7 +2,7 @@
 
 use super::listen::NFS_PORT;
 use crate::config::{CacheArg, DurabilityArg, ExportSettings, LimitSettings, Settings, SquashArg};
-use crate::output::{print, print_json, text_and_hex};
+use crate::output::{print, print_json, print_json_line, text_and_hex, without_nulls};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
@@ -38,17 +38,19 @@ pub(super) fn started(
         let exports: Vec<Value> = settings.exports.iter().map(export_json).collect();
         let mounts: Vec<String> =
             [whole].into_iter().chain(settings.exports.iter().map(single)).collect();
-        print_json(&json!({
+        let (state_dir, state_dir_hex) = text_and_hex(state_dir.as_os_str().as_bytes());
+        let value = without_nulls(json!({
             "address": first.ip(),
             "port": port,
             "addresses": addresses,
             "url": format!("nfs://{host}:{port}/"),
             "budget_bytes": settings.budget_bytes(),
-            "state_dir": state_dir.to_string_lossy(),
+            "state_dir": state_dir,
+            "state_dir_hex": state_dir_hex,
             "exports": exports,
             "mount": mounts,
-        }))?;
-        return Ok(());
+        }));
+        return print_json_line(&value).map(drop);
     }
     let budget = size_text(settings.budget_bytes());
     let text = match &settings.exports[..] {
@@ -82,9 +84,10 @@ pub(super) fn started(
 /// Prints the settings of a configuration.
 pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
     let listen: Vec<String> = settings.listen.iter().map(ToString::to_string).collect();
-    let state_dir = settings.state_dir.as_ref().map(|dir| dir.to_string_lossy());
     if json {
-        print_json(&json!({
+        let bytes = settings.state_dir.as_ref().map(|dir| text_and_hex(dir.as_os_str().as_bytes()));
+        let (state_dir, state_dir_hex) = bytes.unzip();
+        print_json(&without_nulls(json!({
             "listen": listen,
             "budget_bytes": settings.budget_bytes(),
             "stream_limit_bytes": settings.stream_limit.of(settings.budget_bytes()),
@@ -96,12 +99,13 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
             "secure": settings.admission.secure,
             "auth_none": settings.admission.auth_none,
             "manage_gids": settings.admission.manage_gids,
+            "state_dir_hex": state_dir_hex.flatten(),
             "limits": limits(settings)
                 .into_iter()
                 .map(|(key, value, _)| (key.to_owned(), value.into()))
                 .collect::<serde_json::Map<_, _>>(),
             "exports": settings.exports.iter().map(export_json).collect::<Vec<_>>(),
-        }))?;
+        })))?;
         return Ok(());
     }
     let listen = match &listen[..] {
@@ -123,7 +127,10 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
         limit = size_text(settings.stream_limit.of(settings.budget_bytes())),
         lease = settings.lease.as_secs(),
         versions = settings.versions,
-        state = state_dir.unwrap_or("the default directory".into()),
+        state = match &settings.state_dir {
+            Some(dir) => dir.to_string_lossy(),
+            None => "the default directory".into(),
+        },
         believes = believes(settings.admission),
         rpcbind = if settings.rpcbind { "registered" } else { "not registered" },
     );
