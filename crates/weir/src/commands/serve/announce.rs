@@ -1,4 +1,4 @@
-//! The output at start: exports, mount commands, and warnings.
+//! The output at start: exports, mount commands, and warnings, which a reload repeats.
 
 use super::listen::NFS_PORT;
 use crate::config::{CacheArg, DurabilityArg, ExportSettings, LimitSettings, Settings, SquashArg};
@@ -22,6 +22,10 @@ pub(super) fn started(
     json: bool,
 ) -> Result<()> {
     warn(settings, addresses);
+    let asked_port = settings.listen.iter().any(|bind| bind.port.is_some());
+    if let Some(address) = addresses.first().filter(|a| !asked_port && a.port() != NFS_PORT) {
+        tracing::warn!("port {NFS_PORT} is not available, using {}", address.port());
+    }
     let Some(first) = addresses.first() else { return Ok(()) };
     let (host, port) = (reachable_host(first.ip()), first.port());
     let whole = format!("mount -t nfs -o vers=4.2,proto=tcp,port={port} {host}:/ /mnt");
@@ -95,11 +99,11 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
             "lease_seconds": settings.lease.as_secs(),
             "versions": settings.versions.to_string(),
             "state_dir": state_dir,
+            "state_dir_hex": state_dir_hex.flatten(),
             "rpcbind": settings.rpcbind,
             "secure": settings.admission.secure,
             "auth_none": settings.admission.auth_none,
             "manage_gids": settings.admission.manage_gids,
-            "state_dir_hex": state_dir_hex.flatten(),
             "limits": limits(settings)
                 .into_iter()
                 .map(|(key, value, _)| (key.to_owned(), value.into()))
@@ -220,7 +224,8 @@ fn export_json(export: &ExportSettings) -> Value {
     })
 }
 
-fn warn(settings: &Settings, addresses: &[SocketAddr]) {
+/// Warns of what the exports let clients do, or do not, that may not be meant.
+pub(super) fn warn(settings: &Settings, addresses: &[SocketAddr]) {
     let open = |export: &ExportSettings| {
         export.clients.is_empty() && !(export.read_only && export.squash == SquashArg::All)
     };
@@ -257,10 +262,6 @@ fn warn(settings: &Settings, addresses: &[SocketAddr]) {
     }
     for export in settings.exports.iter().filter(|export| !export.read_only) {
         warn_of_squash(export);
-    }
-    let asked_port = settings.listen.iter().any(|bind| bind.port.is_some());
-    if let Some(address) = addresses.first().filter(|a| !asked_port && a.port() != NFS_PORT) {
-        tracing::warn!("port {NFS_PORT} is not available, using {}", address.port());
     }
 }
 

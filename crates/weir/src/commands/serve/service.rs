@@ -117,6 +117,8 @@ async fn serve(
         server: server.clone(),
         stores,
         settings,
+        addresses,
+        state_dir: state_dir.to_owned(),
         config,
         first,
         latest: Arc::default(),
@@ -229,6 +231,8 @@ struct Reloads {
     server: Server,
     stores: Stores,
     settings: Settings,
+    addresses: Vec<SocketAddr>,
+    state_dir: PathBuf,
     config: Option<PathBuf>,
     first: First,
     /// The number of the latest reload; locked while the end of one is told.
@@ -258,11 +262,18 @@ impl Reloads {
             Ok(settings) => self.apply(settings),
             Err(failure) => Err(failure),
         };
-        let removed = applied.unwrap_or_else(|failure| {
-            error!("{failure}; keeping the previous configuration");
-            Vec::new()
-        });
-        self.end(number, removed);
+        match applied {
+            Ok(removed) => {
+                self.end(number, removed);
+                // Last: this asks the exports' disks, and one that does not answer holds up nothing else.
+                warn_of_key(&self.settings, &self.state_dir);
+                announce::warn(&self.settings, &self.addresses);
+            }
+            Err(failure) => {
+                error!("{failure}; keeping the previous configuration");
+                self.end(number, Vec::new());
+            }
+        }
     }
 
     /// Writes out the stores of removed exports, and then tells the service manager that the reload has ended. Does so
