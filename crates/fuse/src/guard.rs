@@ -12,7 +12,9 @@
 //!    A thread that notifies the kernel (`session::notifier`) may wait for a READ that nothing has received: then only
 //!    an answer to that READ ends the thread, and the guard gives it.
 //! 2. The guard receives nothing as long as the other process serves. It uses no file of a mount.
-//! 3. Messages go one way, so that none that was not read turns the end of the other process into an error.
+//! 3. The guard outlives the other process: it ends when that has dismissed it, or has ended and its mounts are
+//!    detached. Signals that ask to stop do not end it.
+//! 4. Messages go one way, so that none that was not read turns the end of the other process into an error.
 
 use crate::mountpoint::{Mountpoint, received};
 use crate::namespace::{inherited, pair};

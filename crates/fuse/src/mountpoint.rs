@@ -36,6 +36,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Let users other than the one who mounts use it; the kernel checks permissions then.
     pub allow_other: bool,
+    /// Refuse to execute programs.
+    pub no_exec: bool,
     /// Allow set-user-id programs and devices; only root can.
     pub trusted: bool,
 }
@@ -234,6 +236,9 @@ pub(crate) fn mount_directly(
     if options.read_only {
         flags |= MountFlags::RDONLY;
     }
+    if options.no_exec {
+        flags |= MountFlags::NOEXEC;
+    }
     if !options.trusted {
         flags |= MountFlags::NOSUID | MountFlags::NODEV;
     }
@@ -258,6 +263,9 @@ fn mount_by_helper(path: &Path, options: &MountOptions) -> Result<OwnedFd, Mount
     );
     if options.allow_other {
         wanted.push_str(",allow_other,default_permissions");
+    }
+    if options.no_exec {
+        wanted.push_str(",noexec");
     }
     wanted.push_str(if options.read_only { ",ro" } else { ",rw" });
     let mut helper = Command::new(HELPER);

@@ -42,6 +42,15 @@ impl MountArgs {
         }
         Ok(options)
     }
+
+    /// Whether `-o` asks for a mount without programs: the last of `exec`, `noexec`, and `user` and `users`, which
+    /// imply `noexec`. Source: mount(8).
+    pub(crate) fn refuses_programs(&self) -> bool {
+        let names = self.options.iter().flat_map(|list| list.split(','));
+        let names = names.map(|option| option.split('=').next().unwrap_or_default());
+        let last = names.filter(|name| ["exec", "noexec", "user", "users"].contains(name)).last();
+        last.is_some_and(|name| name != "exec")
+    }
 }
 
 /// Whether to print JSON, and by which version of its schema (docs/JSON.md).

@@ -20,6 +20,16 @@ pub(crate) fn end_by(signal: i32) -> ! {
     std::process::exit(128 + signal)
 }
 
+/// Has this process, which handles no signals, go on after those that ask to stop.
+pub(crate) fn outlive_stops() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: no handler runs, and no other part of the process sets these signals' actions.
+        unsafe {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+    }
+}
+
 /// Has SIGINT and SIGTERM end this process from now on, as if it had never handled them.
 pub(crate) fn end_at_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM] {

@@ -6,6 +6,7 @@ use crate::system_log::Messages;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 use std::fmt;
 use std::fs::File;
@@ -92,6 +93,18 @@ pub(crate) fn text_and_hex(bytes: &[u8]) -> (String, Option<String>) {
 /// Bytes in hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// A value without the fields that are `null`: they do not apply.
+pub(crate) fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+            fields.map(|(name, value)| (name, without_nulls(value))).collect()
+        }
+        Value::Array(values) => values.into_iter().map(without_nulls).collect(),
+        value => value,
+    }
 }
 
 /// Prints a value as JSON, with integers beyond 2^53 as strings because most readers would round them.

@@ -153,6 +153,31 @@ fn a_reload_applies_changes_and_names_those_that_need_a_restart() {
 }
 
 #[test]
+fn a_reload_warns_as_a_start_does() {
+    let setup = Setup::new();
+    let beyond = |setup: &Setup| {
+        let text = fs::read_to_string(setup.config()).unwrap();
+        fs::write(setup.config(), text.replace("127.0.0.1:0", "0.0.0.0:0")).unwrap();
+    };
+    let local = "clients = [\"127.0.0.0/8\"]";
+    setup.write("", &[("a", local)]);
+    beyond(&setup);
+    let server = setup.start();
+    let log = setup.logged("");
+    assert!(!log.contains("WARN"), "{log}");
+    setup.write("secure = false", &[("a", "durability = \"relaxed\"")]);
+    beyond(&setup);
+    let log = setup.reload(&server, "durability is relaxed in /a");
+    assert!(log.contains("listening beyond loopback without `secure`"), "{log}");
+    // All of them, the directory of the state included.
+    setup.write("", &[("", &format!("{local}\ndurability = \"relaxed\""))]);
+    beyond(&setup);
+    let log = setup.reload(&server, "durability is relaxed in /");
+    assert!(log.contains("clients can read the key"), "{log}");
+    assert!(!log.contains("listening beyond loopback"), "{log}");
+}
+
+#[test]
 fn a_bad_file_changes_nothing() {
     let setup = Setup::new();
     setup.write("", &[("a", "")]);

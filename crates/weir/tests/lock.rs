@@ -40,7 +40,13 @@ fn rules(at: &str, dir: &Path) {
     let begun = Instant::now();
     let says = fail(1, ["lock", "--wait", "1", at, "false"]);
     assert!(says.contains("another owner holds a conflicting lock"), "{says}");
+    assert!(says.contains("it was not granted in that time"), "{says}");
+    assert_eq!(says.contains("or the server does not answer"), at.starts_with("nfs:"), "{says}");
     assert!(begun.elapsed() >= Duration::from_secs(1));
+    // As --nonblock: the answer to one request decides, whenever it comes.
+    let says = fail(1, ["lock", "--wait", "0", at, "false"]);
+    assert!(says.contains(": another owner holds a conflicting lock"), "{says}");
+    assert_eq!(run(["lock", "--wait", "0", "--range", "20-", at, "echo", "free"]), "free\n");
     // Options after the command's name belong to the command.
     assert_eq!(run(["lock", "--range", "0-9", at, "echo", "-n", "--range"]), "--range");
     fs::write(dir.join("stop"), "").unwrap();

@@ -244,6 +244,41 @@ fn the_threads_that_notify_the_kernel_have_one_descriptor_alone() {
     assert_eq!(held, [[Path::new("/dev/fuse")], [Path::new("/dev/fuse")]]);
 }
 
+/// As a service manager does that sends its signals to all processes, and at last SIGKILL to the one that serves.
+#[test]
+fn signals_to_stop_do_not_end_the_guard_of_a_mount() {
+    let (near, source) = source();
+    let Some(mut mount) = Mount::start(near.path(), "mnt", &[], source.to_str().unwrap()) else {
+        return;
+    };
+    let of = format!(":{}\0", mount.child.id());
+    let is_guard = |process: &fs::DirEntry| {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        line.contains("\0--guard\0") && line.ends_with(&of)
+    };
+    // A moment after its start, it is not that program yet.
+    let guard = within(LIMIT, || {
+        let guard = fs::read_dir("/proc").unwrap().flatten().find(is_guard)?;
+        guard.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)
+    });
+    let signals = [Signal::TERM, Signal::INT, Signal::HUP];
+    let status = format!("/proc/{}/status", guard.as_raw_nonzero());
+    within(LIMIT, || {
+        let status = fs::read_to_string(&status).unwrap();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+        let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+        let is_ignored = |signal: &Signal| (ignored >> (signal.as_raw() - 1)) & 1 == 1;
+        signals.iter().all(is_ignored).then_some(())
+    });
+    for signal in signals {
+        kill_process(guard, signal).unwrap();
+    }
+    mount.signal(Signal::KILL);
+    mount.ended();
+    within(LIMIT, || (!mount.is_mounted()).then_some(()));
+}
+
 #[test]
 fn a_mount_whose_requests_are_received_no_more_is_detached_and_fails() {
     let (near, source) = source();

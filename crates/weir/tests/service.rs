@@ -3,11 +3,15 @@
 
 mod common;
 
+use common::mount::{Mount, source};
 use common::nfs3::Client;
 use common::{Server, run, scratch, text, weir, within};
 use rustix::process::Signal;
+use serde_json::Value;
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
@@ -199,7 +203,16 @@ fn the_units_are_sound() {
     assert!(line("ExecReload").ends_with("-HUP $MAINPID"));
     // The privileges that the program keeps are granted.
     let given = line("CapabilityBoundingSet");
-    for kept in ["SETUID", "SETGID", "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER"] {
+    for kept in [
+        "SETUID",
+        "SETGID",
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "DAC_READ_SEARCH",
+        "FOWNER",
+        "FSETID",
+        "MKNOD",
+    ] {
         assert!(given.split(' ').any(|cap| cap == format!("CAP_{kept}")), "{kept}");
     }
     // A start that fails is repeated until it succeeds: by default, systemd gives up after five in 10 s.
@@ -230,6 +243,115 @@ fn the_units_are_sound() {
             .output()
             .unwrap();
         assert!(verify.status.success(), "{unit}: {}", text(&verify));
+    }
+}
+
+/// A program that manages systemd's units, with these arguments; `None` if it is missing, or too old for them.
+fn analyzed(args: &[&OsStr]) -> Option<String> {
+    let output = Command::new("systemd-analyze").args(args).output().ok()?;
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+}
+
+/// What the server calls and a filter might leave out: without one of them it would be killed, or serve less.
+const CALLS: &str = "accept4 bind capset chown clone3 close_range connect copy_file_range epoll_pwait eventfd2 \
+    faccessat2 fadvise64 fallocate fanotify_init fanotify_mark fchmod fchmodat fchown fchownat fcntl fdatasync fgetxattr \
+    flistxattr flock fremovexattr fsetxattr fstatfs fsync ftruncate futex getdents64 getrandom getsockopt getxattr \
+    inotify_add_watch inotify_init1 io_uring_enter io_uring_register io_uring_setup ioctl lgetxattr linkat listen \
+    llistxattr lremovexattr lsetxattr madvise membarrier mkdirat mknodat mmap mprotect mremap munmap \
+    name_to_handle_at newfstatat open_by_handle_at openat openat2 ppoll prctl pread64 preadv preadv2 prlimit64 pwrite64 \
+    pwritev pwritev2 readlinkat recvmsg renameat2 rt_sigaction rt_sigprocmask sched_getaffinity sched_yield sendfile \
+    sendmsg set_robust_list setfsgid setfsuid setgroups setresuid setsockopt shutdown sigaltstack socket socketpair \
+    splice statfs statx symlinkat sync_file_range syncfs uname unlinkat utimensat writev";
+
+#[test]
+fn the_servers_unit_permits_what_it_calls() {
+    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/weir.service");
+    let unit = fs::read_to_string(&dist).unwrap();
+    let has = |wanted: &str| unit.lines().any(|line| line == wanted);
+    assert!(has("SystemCallErrorNumber=EPERM"), "a call that is left out kills the server");
+    // An export below one of these would be empty.
+    assert!(has("ProtectHome=no") && has("PrivateTmp=no"), "{unit}");
+    if analyzed(&["syscall-filter".as_ref(), "@system-service".as_ref()]).is_none() {
+        weir_skip::skip("systemd-analyze is not installed");
+        return;
+    }
+    let lines = unit.lines().filter_map(|line| line.strip_prefix("SystemCallFilter="));
+    let mut ahead: Vec<String> = lines.flat_map(str::split_whitespace).map(str::to_owned).collect();
+    let mut permitted = BTreeSet::new();
+    while let Some(name) = ahead.pop() {
+        if name.starts_with('@') {
+            let set = analyzed(&["syscall-filter".as_ref(), name.as_ref()]).unwrap();
+            // The first line is the set's name, and one with a # describes it.
+            let names = set.lines().skip(1).map(str::trim);
+            ahead.extend(names.filter(|line| !line.starts_with('#')).map(str::to_owned));
+        } else {
+            permitted.insert(name);
+        }
+    }
+    let missing: Vec<_> =
+        CALLS.split_whitespace().filter(|call| !permitted.contains(*call)).collect();
+    assert_eq!(missing, [""; 0]);
+    // The capabilities that are left of those that it names, and what it sees of /home.
+    let args = ["security", "--offline=true", "--json=short"].map(OsStr::new);
+    let Some(security) = analyzed(&[&args[..], &[dist.as_os_str()]].concat()) else {
+        weir_skip::skip("this systemd-analyze does not analyze files");
+        return;
+    };
+    let rows: Value = serde_json::from_str(&security).unwrap();
+    let is_taken = |field: &str| {
+        let row = rows.as_array().unwrap().iter().find(|row| row["json_field"] == field);
+        row.unwrap_or_else(|| panic!("no {field}: {security}"))["set"].as_bool()
+    };
+    assert_eq!(is_taken("CapabilityBoundingSet_CAP_MKNOD"), Some(false));
+    assert_eq!(is_taken("ProtectHome"), Some(false));
+}
+
+/// What the guard of a mount needs, and what waits for the mount.
+#[test]
+fn a_mounts_unit_spares_its_guard_and_starts_when_it_is_usable() {
+    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist");
+    let unit = fs::read_to_string(dist.join("weir-mount@.service")).unwrap();
+    let (_, service) = unit.split_once("\n[Service]\n").unwrap();
+    for wanted in ["Type=notify", "TimeoutStartSec=infinity", "KillMode=process"] {
+        assert!(service.lines().any(|line| line == wanted), "{wanted}: {service}");
+    }
+    assert!(service.contains(" mount --foreground "), "{service}");
+}
+
+#[test]
+fn a_mount_in_the_foreground_tells_systemd_when_it_is_usable() {
+    let (dir, source) = source();
+    let from = source.to_str().unwrap();
+    let at = dir.path().canonicalize().unwrap().join("mnt");
+    fs::create_dir(&at).unwrap();
+    // A process in the background is not the one that systemd waits for.
+    for foreground in [false, true] {
+        let manager = UnixDatagram::bind(dir.path().join(format!("notify-{foreground}"))).unwrap();
+        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        let option = if foreground { "--foreground" } else { "--announce" };
+        let mut command = weir(["mount", option, "--budget", "32M", from]);
+        command.arg(&at).env("XDG_RUNTIME_DIR", dir.path()).stdout(Stdio::piped());
+        command.env("NOTIFY_SOCKET", dir.path().join(format!("notify-{foreground}")));
+        let mut mount = Mount { child: command.spawn().unwrap(), dir: at.clone() };
+        let mut said = String::new();
+        if foreground {
+            let ready = told(&manager, "READY=1");
+            assert!(ready.contains(&format!("STATUS=mount {from} on ")), "{ready}");
+        } else {
+            let mut out = BufReader::new(mount.child.stdout.take().unwrap());
+            out.read_line(&mut said).unwrap();
+            if said != "mounted\n" {
+                assert!(!mount.ended().success());
+                return weir_skip::skip("this machine does not let this test mount");
+            }
+        }
+        assert!(mount.is_mounted());
+        mount.signal(Signal::TERM);
+        assert!(mount.ended().success());
+        if !foreground {
+            manager.set_nonblocking(true).unwrap();
+            assert!(manager.recv(&mut [0; 100]).is_err(), "it told systemd");
+        }
     }
 }
 

@@ -19,7 +19,8 @@ const MOST_EXTENTS: usize = 1 << 20;
 /// The parts of a file.
 #[derive(Serialize)]
 pub struct Map {
-    /// Where the file is.
+    /// Where the file is, for people.
+    #[serde(skip)]
     pub path: String,
     /// Its size.
     pub size_bytes: u64,
@@ -34,6 +35,7 @@ pub struct Map {
     /// Runs of holes.
     pub hole_extents: u64,
     /// Whose cache was examined; `None` if unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<&'static str>,
     /// Bytes of the file in that cache.
     pub cached_bytes: u64,

@@ -3,7 +3,7 @@
 use super::{each, with_mounts};
 use crate::arguments::{JsonArgs, MountArgs, location};
 use crate::ended::Ended;
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, text_and_hex};
 use serde::Serialize;
 use std::fmt::Write;
 use weir_tools::failure::{Asked, Result};
@@ -41,6 +41,11 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Space {
     path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
+    /// The path for people.
+    #[serde(skip)]
+    shown: String,
     total_bytes: u64,
     used_bytes: u64,
     available_bytes: u64,
@@ -56,8 +61,11 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
             let asked = || format!("find the space at {location}");
             place.existing("find the space at")?;
             let stat = place.fs.statfs().await.asked(asked)?;
+            let (path, path_hex) = text_and_hex(&location.bytes());
             spaces.push(Space {
-                path: location.to_string(),
+                path,
+                path_hex,
+                shown: location.to_string(),
                 total_bytes: stat.total_bytes,
                 used_bytes: stat.total_bytes.saturating_sub(stat.free_bytes),
                 available_bytes: stat.available_bytes,
@@ -91,7 +99,7 @@ fn table(spaces: &[Space], exact: bool) -> String {
             text(space.used_bytes),
             text(space.available_bytes),
             share.ceil(),
-            space.path
+            space.shown
         );
     }
     out

@@ -1,5 +1,6 @@
 //! The process that lets go of mounts when the one that serves them is killed: `weir mount --guard`.
 
+use crate::by_signal::outlive_stops;
 use crate::ended::Ended;
 use rustix::process::Pid;
 use std::os::fd::AsFd;
@@ -88,6 +89,8 @@ impl FromStr for GuardArgs {
 
 /// Waits for the end of the process that serves mounts, and lets go of them.
 pub(super) fn run(args: GuardArgs) -> Result<Ended> {
+    // A service manager or a shutdown sends these to all processes: the other one still needs its guard then.
+    outlive_stops();
     let guardian = Guardian::inherited(args.number).asked(|| "guard a mount".to_owned())?;
     if let Some(orphans) = guardian.wait() {
         // When its last thread has ended, this process gets another parent.

@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Fail at once if the lock is not free
     #[arg(short, long, conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait at most this many seconds for the lock [default: no limit]
+    /// Wait at most this many seconds for the lock; 0 is --nonblock [default: no limit]
     #[arg(short, long, value_name = "SECONDS")]
     wait: Option<u64>,
     /// The bytes to lock: 0-99 (inclusive), or 100- for all from 100 on [default: all]
@@ -160,18 +160,29 @@ async fn take(
     signals: &mut StopSignals,
 ) -> Result<bool> {
     let asked = || format!("lock {}", args.location);
-    let patience = args.wait.map_or(Duration::MAX, Duration::from_secs);
-    let taking = timeout(patience, file.lock(OWNER, lock, !args.nonblock));
+    // A request takes its time: 0 s means one that does not wait, as with flock(1).
+    let waits = !args.nonblock && args.wait != Some(0);
+    let patience = args.wait.filter(|_| waits).map_or(Duration::MAX, Duration::from_secs);
+    let taking = timeout(patience, file.lock(OWNER, lock, waits));
     let taken = tokio::select! {
-        taken = taking => taken.unwrap_or(Err(Error::WouldBlock)),
+        taken = taking => taken,
         _ = signals.any() => return Ok(false),
     };
     match taken {
-        Err(Error::WouldBlock) => {
+        Err(_) => {
+            let failure = Failure::new(asked(), "it was not granted in that time");
+            let or = match args.location {
+                Location::Local(_) => "",
+                Location::Nfs(_) => ", or the server does not answer",
+            };
+            let holds = "another owner holds a conflicting lock (`weir lock --test` shows it)";
+            Err(failure.advice(format!("{holds}{or}")))
+        }
+        Ok(Err(Error::WouldBlock)) => {
             let failure = Failure::new(asked(), "another owner holds a conflicting lock");
             Err(failure.advice("`weir lock --test` shows it"))
         }
-        taken => taken.asked(asked).map(|()| true),
+        Ok(taken) => taken.asked(asked).map(|()| true),
     }
 }
 

@@ -3,7 +3,8 @@
 use super::with_mounts;
 use crate::arguments::{JsonArgs, MountArgs, location};
 use crate::ended::Ended;
-use crate::output::{print, print_json, write_file};
+use crate::output::{print, print_json, text_and_hex, write_file};
+use serde::Serialize;
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,16 @@ pub(crate) struct Args {
     mount: MountArgs,
 }
 
+/// A map, with the exact path.
+#[derive(Serialize)]
+struct MapJson<'a> {
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
+    #[serde(flatten)]
+    map: &'a Map,
+}
+
 pub(crate) fn run(args: Args) -> Result<Ended> {
     let terminal = std::io::stdout().is_terminal();
     let columns = match args.width {
@@ -65,7 +76,10 @@ pub(crate) fn run(args: Args) -> Result<Ended> {
         write_file(path, svg::draw(&map))?;
     }
     match (args.json.wanted(), &args.svg) {
-        (true, _) => print_json(&map),
+        (true, _) => {
+            let (path, path_hex) = text_and_hex(&args.location.bytes());
+            print_json(&MapJson { path, path_hex, map: &map })
+        }
         (false, Some(_)) => Ok(Ended::Done),
         (false, None) => {
             let glyphs = if args.ascii { Glyphs::ASCII } else { Glyphs::UNICODE };

@@ -41,6 +41,7 @@ pub(crate) mod rm;
 pub(crate) mod run;
 mod runtime;
 pub(crate) mod serve;
+mod service_manager;
 mod set_attributes;
 pub(crate) mod stat;
 pub(crate) mod status;

@@ -6,20 +6,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 /// Options for mount(8) or for every file system, which need nothing here.
-const IGNORED: [&str; 28] = [
+const IGNORED: [&str; 24] = [
     "defaults",
     "rw",
     "suid",
     "nosuid",
     "dev",
     "nodev",
-    "exec",
-    "noexec",
     "auto",
     "noauto",
-    "user",
     "nouser",
-    "users",
     "owner",
     "group",
     "async",
@@ -117,6 +113,7 @@ mod tests {
                 "weir mount --read-only --allow-other --budget=2G -o vers=4.2 /a /b",
             ),
             ("mount.weir /a /b -t fuse.weir -oattr_timeout=5", "weir mount --attr-timeout=5 /a /b"),
+            ("mount.weir /a /b -o user,exec,dev", "weir mount -o user -o exec /a /b"),
             ("weir ls -o ro", "weir ls -o ro"),
         ] {
             assert_eq!(said(line), spelled);

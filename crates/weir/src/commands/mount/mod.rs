@@ -11,11 +11,13 @@ mod source;
 use crate::arguments::{MountArgs, location};
 use crate::commands::guard::{self, GuardArgs};
 use crate::ended::Ended;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use weir_client::MountOptions;
 use weir_fuse::Keeper;
 use weir_tools::failure::{Failure, Result};
 use weir_tools::location::Location;
+use weir_tools::mounts::mount_failure;
 
 /// Mount a directory or an NFS server's files
 #[derive(clap::Args)]
@@ -59,6 +61,9 @@ pub(crate) struct Args {
     /// Refuse all changes
     #[arg(long)]
     read_only: bool,
+    /// Refuse to execute programs
+    #[arg(long)]
+    no_exec: bool,
     /// Let other users use the mount; the kernel checks their permissions. Users other than root
     /// need user_allow_other in /etc/fuse.conf
     #[arg(long)]
@@ -115,16 +120,42 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "take 0 to 86400 seconds".to_owned())
 }
 
-pub(crate) fn run(args: Args) -> Result<Ended> {
+pub(crate) fn run(mut args: Args) -> Result<Ended> {
     if let Some(guarded) = args.guard {
         return guard::run(guarded);
     }
     let (Some(source), Some(dir)) = (args.source.clone(), args.dir.clone()) else {
         return Err(Failure::new("mount", "SOURCE and DIR are needed"));
     };
+    take_options(&mut args, &source, &dir)?;
     if args.foreground || args.announce {
         running::run(running::Wanted { source, dir, args })
     } else {
         background::start()
     }
+}
+
+/// Takes what `-o` and the URL ask of the mount itself. Options of servers would have no effect on a local directory.
+fn take_options(args: &mut Args, source: &Location, dir: &Path) -> Result<()> {
+    let given = args.mount.options()?;
+    match source {
+        Location::Nfs(url) => {
+            let options = url.options(&given).map_err(|error| mount_failure(url, &error))?;
+            // Where another process has mounted, the client refuses the changes.
+            args.read_only |= options.ro && !dir.starts_with("/dev/fd");
+            args.uncached |= options.uncached;
+        }
+        Location::Local(_) => {
+            let (ro, uncached) = (given.ro, given.uncached);
+            if given != (MountOptions { ro, uncached, ..MountOptions::default() }) {
+                let failed = "-o has options of servers, and this is a local directory";
+                let failure = Failure::new(format!("mount {source}"), failed);
+                return Err(failure.advice("ro, uncached, exec and noexec have a meaning for it"));
+            }
+            args.read_only |= ro;
+            args.uncached |= uncached;
+        }
+    }
+    args.no_exec |= args.mount.refuses_programs();
+    Ok(())
 }

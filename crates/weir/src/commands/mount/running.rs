@@ -9,10 +9,12 @@
 use super::source::{self, Source};
 use super::{Args, background, control};
 use crate::commands::guard::Guard;
+use crate::commands::service_manager::notify;
 use crate::commands::stop_signals::StopSignals;
 use crate::commands::{LAST_CALLS, runtime};
 use crate::ended::Ended;
 use crate::output::complain;
+use sd_notify::NotifyState;
 use std::io;
 use std::path::PathBuf;
 use tracing::{debug, info, warn};
@@ -52,9 +54,13 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
     // Before this process opens descriptors of its own.
     let passed = weir_fuse::passed_connection(&dir);
     let passed = passed.transpose().map_err(|error| refused(&shown, &error))?;
-    if passed.is_some() && args.read_only {
-        let failure = Failure::new(shown, "--read-only is up to the process that has mounted it");
-        return Err(failure.advice("mount with MS_RDONLY there"));
+    for (asked, option, flag) in
+        [(args.read_only, "--read-only", "MS_RDONLY"), (args.no_exec, "--no-exec", "MS_NOEXEC")]
+    {
+        if passed.is_some() && asked {
+            let failed = format!("{option} is up to the process that has mounted it");
+            return Err(Failure::new(shown, failed).advice(format!("mount with {flag} there")));
+        }
     }
     let opening = async {
         let opened = open(&source, passed.is_none().then_some(&dir), &args).await?;
@@ -76,6 +82,7 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
                 source: source.to_string(),
                 read_only: args.read_only,
                 allow_other: args.allow_other,
+                no_exec: args.no_exec,
                 trusted: false,
             };
             let attached = Mountpoint::attach(&dir, &options);
@@ -114,6 +121,10 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
     info!("mounted {source} on {}", place.display());
     let hidden = session.hidden_names();
     background::announce(args.announce)?;
+    if !args.announce {
+        // In the background, this is not the process that the service manager has started.
+        notify(&[NotifyState::Ready, NotifyState::Status(&shown)]);
+    }
     let mut unmounted = tokio::task::spawn_blocking(move || session.wait());
     let (interrupted, lost) = tokio::select! {
         ended = &mut unmounted => (false, ended.map_err(io::Error::other).flatten().err()),

@@ -1,8 +1,8 @@
-//! The output at start: exports, mount commands, and warnings.
+//! The output at start: exports, mount commands, and warnings, which a reload repeats.
 
 use super::listen::NFS_PORT;
 use crate::config::{CacheArg, DurabilityArg, ExportSettings, LimitSettings, Settings, SquashArg};
-use crate::output::{print, print_json, text_and_hex};
+use crate::output::{print, print_json, print_json_line, text_and_hex, without_nulls};
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
@@ -22,6 +22,10 @@ pub(super) fn started(
     json: bool,
 ) -> Result<()> {
     warn(settings, addresses);
+    let asked_port = settings.listen.iter().any(|bind| bind.port.is_some());
+    if let Some(address) = addresses.first().filter(|a| !asked_port && a.port() != NFS_PORT) {
+        tracing::warn!("port {NFS_PORT} is not available, using {}", address.port());
+    }
     let Some(first) = addresses.first() else { return Ok(()) };
     let (host, port) = (reachable_host(first.ip()), first.port());
     let whole = format!("mount -t nfs -o vers=4.2,proto=tcp,port={port} {host}:/ /mnt");
@@ -38,17 +42,19 @@ pub(super) fn started(
         let exports: Vec<Value> = settings.exports.iter().map(export_json).collect();
         let mounts: Vec<String> =
             [whole].into_iter().chain(settings.exports.iter().map(single)).collect();
-        print_json(&json!({
+        let (state_dir, state_dir_hex) = text_and_hex(state_dir.as_os_str().as_bytes());
+        let value = without_nulls(json!({
             "address": first.ip(),
             "port": port,
             "addresses": addresses,
             "url": format!("nfs://{host}:{port}/"),
             "budget_bytes": settings.budget_bytes(),
-            "state_dir": state_dir.to_string_lossy(),
+            "state_dir": state_dir,
+            "state_dir_hex": state_dir_hex,
             "exports": exports,
             "mount": mounts,
-        }))?;
-        return Ok(());
+        }));
+        return print_json_line(&value).map(drop);
     }
     let budget = size_text(settings.budget_bytes());
     let text = match &settings.exports[..] {
@@ -82,9 +88,10 @@ pub(super) fn started(
 /// Prints the settings of a configuration.
 pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
     let listen: Vec<String> = settings.listen.iter().map(ToString::to_string).collect();
-    let state_dir = settings.state_dir.as_ref().map(|dir| dir.to_string_lossy());
     if json {
-        print_json(&json!({
+        let bytes = settings.state_dir.as_ref().map(|dir| text_and_hex(dir.as_os_str().as_bytes()));
+        let (state_dir, state_dir_hex) = bytes.unzip();
+        print_json(&without_nulls(json!({
             "listen": listen,
             "budget_bytes": settings.budget_bytes(),
             "stream_limit_bytes": settings.stream_limit.of(settings.budget_bytes()),
@@ -92,6 +99,7 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
             "lease_seconds": settings.lease.as_secs(),
             "versions": settings.versions.to_string(),
             "state_dir": state_dir,
+            "state_dir_hex": state_dir_hex.flatten(),
             "rpcbind": settings.rpcbind,
             "secure": settings.admission.secure,
             "auth_none": settings.admission.auth_none,
@@ -101,7 +109,7 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
                 .map(|(key, value, _)| (key.to_owned(), value.into()))
                 .collect::<serde_json::Map<_, _>>(),
             "exports": settings.exports.iter().map(export_json).collect::<Vec<_>>(),
-        }))?;
+        })))?;
         return Ok(());
     }
     let listen = match &listen[..] {
@@ -123,7 +131,10 @@ pub(super) fn checked(settings: &Settings, json: bool) -> Result<()> {
         limit = size_text(settings.stream_limit.of(settings.budget_bytes())),
         lease = settings.lease.as_secs(),
         versions = settings.versions,
-        state = state_dir.unwrap_or("the default directory".into()),
+        state = match &settings.state_dir {
+            Some(dir) => dir.to_string_lossy(),
+            None => "the default directory".into(),
+        },
         believes = believes(settings.admission),
         rpcbind = if settings.rpcbind { "registered" } else { "not registered" },
     );
@@ -213,7 +224,8 @@ fn export_json(export: &ExportSettings) -> Value {
     })
 }
 
-fn warn(settings: &Settings, addresses: &[SocketAddr]) {
+/// Warns of what the exports let clients do, or do not, that may not be meant.
+pub(super) fn warn(settings: &Settings, addresses: &[SocketAddr]) {
     let open = |export: &ExportSettings| {
         export.clients.is_empty() && !(export.read_only && export.squash == SquashArg::All)
     };
@@ -250,10 +262,6 @@ fn warn(settings: &Settings, addresses: &[SocketAddr]) {
     }
     for export in settings.exports.iter().filter(|export| !export.read_only) {
         warn_of_squash(export);
-    }
-    let asked_port = settings.listen.iter().any(|bind| bind.port.is_some());
-    if let Some(address) = addresses.first().filter(|a| !asked_port && a.port() != NFS_PORT) {
-        tracing::warn!("port {NFS_PORT} is not available, using {}", address.port());
     }
 }
 

@@ -12,6 +12,7 @@ mod service;
 mod state_dir;
 mod stores;
 
+use crate::arguments::JsonArgs;
 use crate::config::{
     Bind, CacheArg, DurabilityArg, ExportSettings, LEASE_SECONDS, MAX_THREADS, NOBODY, Settings,
     SquashArg, load, readable,
@@ -89,9 +90,8 @@ pub(crate) struct Args {
     /// Log level: error, warn, info, debug or trace; by module, as in weir_server=debug,info
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log: String,
-    /// Print the exports as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 #[derive(clap::Args)]
@@ -192,7 +192,7 @@ impl Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
-    let (check, json) = (args.check, args.json);
+    let (check, json) = (args.check, args.json.wanted());
     let config = args.config.clone();
     let metrics = args.metrics.map(metrics_address).transpose()?;
     let first = First { metrics, id_domain: args.id_domain.clone() };

@@ -9,6 +9,7 @@ use super::stores::{Stores, refused, warn_of_key};
 use super::{First, announce, control, listen, privileges, state_dir};
 use crate::by_signal::end_at_signals;
 use crate::commands::runtime_with;
+use crate::commands::service_manager::notify;
 use crate::config::{ExportSettings, Settings, load};
 use crate::ended::Ended;
 use parking_lot::Mutex;
@@ -23,7 +24,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 use weir_pagecache::CachedFs;
 use weir_server::export::Export;
 use weir_server::registration::LOCAL_RPCBIND;
@@ -116,6 +117,8 @@ async fn serve(
         server: server.clone(),
         stores,
         settings,
+        addresses,
+        state_dir: state_dir.to_owned(),
         config,
         first,
         latest: Arc::default(),
@@ -153,13 +156,6 @@ fn status(settings: &Settings, addresses: &[SocketAddr]) -> String {
     let at: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let exports: Vec<&str> = settings.exports.iter().map(|export| &*export.name).collect();
     format!("serving {} at {}", exports.join(" "), at.join(" "))
-}
-
-/// Notifies systemd, if it started this process (sd_notify(3)).
-fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        debug!("cannot notify systemd: {error}");
-    }
 }
 
 /// Signals that control the server.
@@ -235,6 +231,8 @@ struct Reloads {
     server: Server,
     stores: Stores,
     settings: Settings,
+    addresses: Vec<SocketAddr>,
+    state_dir: PathBuf,
     config: Option<PathBuf>,
     first: First,
     /// The number of the latest reload; locked while the end of one is told.
@@ -264,11 +262,18 @@ impl Reloads {
             Ok(settings) => self.apply(settings),
             Err(failure) => Err(failure),
         };
-        let removed = applied.unwrap_or_else(|failure| {
-            error!("{failure}; keeping the previous configuration");
-            Vec::new()
-        });
-        self.end(number, removed);
+        match applied {
+            Ok(removed) => {
+                self.end(number, removed);
+                // Last: this asks the exports' disks, and one that does not answer holds up nothing else.
+                warn_of_key(&self.settings, &self.state_dir);
+                announce::warn(&self.settings, &self.addresses);
+            }
+            Err(failure) => {
+                error!("{failure}; keeping the previous configuration");
+                self.end(number, Vec::new());
+            }
+        }
     }
 
     /// Writes out the stores of removed exports, and then tells the service manager that the reload has ended. Does so
