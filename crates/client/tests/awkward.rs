@@ -3,7 +3,7 @@
 mod common;
 
 use async_trait::async_trait;
-use common::between::{Between, falsified};
+use common::between::{Between, falsified, silent};
 use common::{Served, opened};
 use futures_util::TryStreamExt;
 use futures_util::future::join_all;
@@ -15,8 +15,8 @@ use weir_stores::memory::MemoryFs;
 use weir_stores::testing::Endless;
 use weir_stores::testing::{new_file, read_all, write};
 use weir_vfs::{
-    Caller, CreateMode, DirPage, Error, FileId, FileSystem, FileSystemDecorator, FileSystemMethod,
-    Lock, LockOwner, LockRange, ReaddirRequest, SetAttr,
+    Access, Attr, Caller, CreateMode, DirPage, Error, FileId, FileSystem, FileSystemDecorator,
+    FileSystemMethod, Lock, LockOwner, LockRange, ReaddirRequest, SetAttr,
 };
 
 async fn mount(between: &Between, options: &str) -> Arc<NfsFs> {
@@ -319,4 +319,35 @@ async fn a_write_to_a_soft_mount_fails_when_the_server_is_gone() {
         soon(nfs.unmount()).await;
     };
     join_all(["3", "4.0", "4.2"].map(fails)).await;
+}
+
+/// Those that wait while one of them reconnects share its time-out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_to_a_silent_server_do_not_time_out_one_after_another() {
+    const CALLS: usize = 8;
+    for (version, introduces) in [("4.0", OpCode::Setclientid), ("4.2", OpCode::ExchangeId)] {
+        let mut served = Served::start();
+        let nfs = served.mount(&format!("vers={version},soft,timeo=10,retrans=0")).await;
+        let mut files = Vec::new();
+        for file in 0..=CALLS {
+            let name = format!("file{file}");
+            drop(new_file(&served.store, served.store.root(), &name).await);
+            files.push(nfs.lookup(&Caller::Own, nfs.root().entry(name.as_bytes())).await.unwrap());
+        }
+        served.end();
+        let attempts = silent(served.addr, introduces).await;
+        let open = |file: &Attr| {
+            let (nfs, id) = (Arc::clone(&nfs), file.id);
+            async move { soon(nfs.open(&Caller::Own, id, Access::READ)).await.err() }
+        };
+        // Afterwards the session is of no use any more.
+        assert_eq!(open(&files[0]).await, Some(Error::TimedOut), "NFSv{version}");
+        for failed in join_all(files[1..].iter().map(open)).await {
+            assert_eq!(failed, Some(Error::TimedOut), "NFSv{version}");
+        }
+        // A few more than two if this test was suspended before all calls had begun.
+        let attempts = attempts.lock().unwrap().len();
+        assert!((1..=CALLS / 2).contains(&attempts), "NFSv{version}: {attempts} attempts");
+        soon(nfs.unmount()).await;
+    }
 }

@@ -78,6 +78,13 @@ pub(crate) struct Patience {
     pub(crate) hard: bool,
 }
 
+impl Patience {
+    /// How long a soft call waits for its reply.
+    pub(crate) fn limit(&self) -> Duration {
+        self.timeo * (self.retrans + 1)
+    }
+}
+
 /// Traffic counters.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
