@@ -351,3 +351,46 @@ async fn calls_to_a_silent_server_do_not_time_out_one_after_another() {
         soon(nfs.unmount()).await;
     }
 }
+
+/// It finds the lock manager only then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_lock_over_version_3_waits_for_a_server_that_is_down() {
+    let lock = Lock { range: LockRange::ALL, exclusive: true };
+    for unmounts in [false, true] {
+        let mut served = Served::start();
+        let nfs = served.mount("vers=3").await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let file = new_file(&fs, fs.root(), "file").await;
+        served.end();
+        let locking = {
+            let file = Arc::clone(&file);
+            tokio::spawn(async move { file.lock(LockOwner(1), lock, false).await })
+        };
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!locking.is_finished(), "the server may come back");
+        if unmounts {
+            soon(nfs.unmount()).await;
+            assert_eq!(soon(locking).await.unwrap(), Err(Error::Io));
+        } else {
+            served.restart();
+            assert_eq!(soon(locking).await.unwrap(), Ok(()));
+            assert_eq!(soon(file.unlock(LockOwner(1), LockRange::ALL)).await, Ok(()));
+            nfs.unmount().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_over_version_3_fails_if_the_server_has_no_lock_manager() {
+    const PROGRAM_UNAVAILABLE: u32 = 1;
+    let served = Served::start();
+    let null = (weir_nfs::nlm::PROGRAM, 0);
+    let addr = falsified(served.addr, null, PROGRAM_UNAVAILABLE, usize::MAX).await;
+    let url = format!("nfs://{addr}/?vers=3&mountport={}", addr.port()).parse().unwrap();
+    let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+    let fs: Arc<dyn FileSystem> = nfs.clone();
+    let file = new_file(&fs, fs.root(), "file").await;
+    let lock = Lock { range: LockRange::ALL, exclusive: true };
+    assert!(soon(file.lock(LockOwner(1), lock, false)).await.is_err());
+    nfs.unmount().await;
+}

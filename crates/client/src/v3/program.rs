@@ -5,6 +5,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::protocol::broken;
 use crate::transport::{Connection, Counters, Expect, Locate, Peer, Request};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use weir_rpc::net::{self, ClientLimits, PortMapper};
 use weir_rpc::{OpaqueAuth, ProgramId, rpcbind};
@@ -73,6 +74,9 @@ impl V3 {
         counters: &Arc<Counters>,
     ) -> Result<Connection> {
         let found = find(&self.peer, id).await;
+        if matches!(found, Ok(_) | Err(net::Error::NotRegistered(_))) {
+            self.has_mapper.store(true, Relaxed);
+        }
         let port = found.map_err(|error| self.not_found(error, name))?;
         let mut peer = at_port(&self.peer, port);
         let server = self.peer.clone();
