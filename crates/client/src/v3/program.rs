@@ -50,7 +50,7 @@ pub(super) async fn call_for<T: Decode>(
 /// Asks the server's port mapper for the TCP port of a program.
 async fn find(peer: &Peer, id: ProgramId) -> std::result::Result<u16, net::Error> {
     let mut last = net::Error::NotRegistered(id);
-    for mapper in at_port(peer, rpcbind::PORT).addrs {
+    for mapper in at_port(peer, rpcbind::PORT).addrs_to_try() {
         let asked = async {
             let mut mapper = PortMapper::connect(mapper, peer.source(), MAPPER).await?;
             mapper.port_of(id).await?.ok_or(net::Error::NotRegistered(id))
