@@ -3,7 +3,7 @@
 mod common;
 
 use async_trait::async_trait;
-use common::between::{Between, falsified};
+use common::between::{Between, falsified, silent};
 use common::{Served, opened};
 use futures_util::TryStreamExt;
 use futures_util::future::join_all;
@@ -15,8 +15,8 @@ use weir_stores::memory::MemoryFs;
 use weir_stores::testing::Endless;
 use weir_stores::testing::{new_file, read_all, write};
 use weir_vfs::{
-    Caller, CreateMode, DirPage, Error, FileId, FileSystem, FileSystemDecorator, FileSystemMethod,
-    Lock, LockOwner, LockRange, ReaddirRequest, SetAttr,
+    Access, Attr, Caller, CreateMode, DirPage, Error, FileId, FileSystem, FileSystemDecorator,
+    FileSystemMethod, Lock, LockOwner, LockRange, ReaddirRequest, SetAttr,
 };
 
 async fn mount(between: &Between, options: &str) -> Arc<NfsFs> {
@@ -319,4 +319,78 @@ async fn a_write_to_a_soft_mount_fails_when_the_server_is_gone() {
         soon(nfs.unmount()).await;
     };
     join_all(["3", "4.0", "4.2"].map(fails)).await;
+}
+
+/// Those that wait while one of them reconnects share its time-out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_to_a_silent_server_do_not_time_out_one_after_another() {
+    const CALLS: usize = 8;
+    for (version, introduces) in [("4.0", OpCode::Setclientid), ("4.2", OpCode::ExchangeId)] {
+        let mut served = Served::start();
+        let nfs = served.mount(&format!("vers={version},soft,timeo=10,retrans=0")).await;
+        let mut files = Vec::new();
+        for file in 0..=CALLS {
+            let name = format!("file{file}");
+            drop(new_file(&served.store, served.store.root(), &name).await);
+            files.push(nfs.lookup(&Caller::Own, nfs.root().entry(name.as_bytes())).await.unwrap());
+        }
+        served.end();
+        let attempts = silent(served.addr, introduces).await;
+        let open = |file: &Attr| {
+            let (nfs, id) = (Arc::clone(&nfs), file.id);
+            async move { soon(nfs.open(&Caller::Own, id, Access::READ)).await.err() }
+        };
+        // Afterwards the session is of no use any more.
+        assert_eq!(open(&files[0]).await, Some(Error::TimedOut), "NFSv{version}");
+        for failed in join_all(files[1..].iter().map(open)).await {
+            assert_eq!(failed, Some(Error::TimedOut), "NFSv{version}");
+        }
+        // A few more than two if this test was suspended before all calls had begun.
+        let attempts = attempts.lock().unwrap().len();
+        assert!((1..=CALLS / 2).contains(&attempts), "NFSv{version}: {attempts} attempts");
+        soon(nfs.unmount()).await;
+    }
+}
+
+/// It finds the lock manager only then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_lock_over_version_3_waits_for_a_server_that_is_down() {
+    let lock = Lock { range: LockRange::ALL, exclusive: true };
+    for unmounts in [false, true] {
+        let mut served = Served::start();
+        let nfs = served.mount("vers=3").await;
+        let fs: Arc<dyn FileSystem> = nfs.clone();
+        let file = new_file(&fs, fs.root(), "file").await;
+        served.end();
+        let locking = {
+            let file = Arc::clone(&file);
+            tokio::spawn(async move { file.lock(LockOwner(1), lock, false).await })
+        };
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!locking.is_finished(), "the server may come back");
+        if unmounts {
+            soon(nfs.unmount()).await;
+            assert_eq!(soon(locking).await.unwrap(), Err(Error::Io));
+        } else {
+            served.restart();
+            assert_eq!(soon(locking).await.unwrap(), Ok(()));
+            assert_eq!(soon(file.unlock(LockOwner(1), LockRange::ALL)).await, Ok(()));
+            nfs.unmount().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_over_version_3_fails_if_the_server_has_no_lock_manager() {
+    const PROGRAM_UNAVAILABLE: u32 = 1;
+    let served = Served::start();
+    let null = (weir_nfs::nlm::PROGRAM, 0);
+    let addr = falsified(served.addr, null, PROGRAM_UNAVAILABLE, usize::MAX).await;
+    let url = format!("nfs://{addr}/?vers=3&mountport={}", addr.port()).parse().unwrap();
+    let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+    let fs: Arc<dyn FileSystem> = nfs.clone();
+    let file = new_file(&fs, fs.root(), "file").await;
+    let lock = Lock { range: LockRange::ALL, exclusive: true };
+    assert!(soon(file.lock(LockOwner(1), lock, false)).await.is_err());
+    nfs.unmount().await;
 }

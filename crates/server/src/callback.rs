@@ -7,7 +7,8 @@
 //!    on it.
 //! 2. A callback without an answer times out. The server then stops using its connection as a
 //!    backchannel, or marks the registered address as down; the client learns of that when it next
-//!    renews its lease.
+//!    renews its lease. If the client answers that it does not have the session, the server sends the callback
+//!    in another of its sessions.
 //! 3. A callback in a session runs to its answer or its timeout even if its caller is cancelled.
 //!    Only then is its slot reused. If its answer was lost, the client may have executed it, and
 //!    might answer another call under the same number with the reply to this one. So the server
@@ -215,6 +216,11 @@ impl Callbacks {
                 )),
                 ..,
             ] => (BackOutcome::Taken, Err(*error)),
+            // It may have replaced the session, and use the connection in the new one.
+            [
+                CbOpRes::Sequence(Err(error @ (Error::BadSession | Error::ConnNotBoundToSession))),
+                ..,
+            ] => (BackOutcome::NoSession, Err(*error)),
             _ => lost,
         }
     }

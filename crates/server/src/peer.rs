@@ -28,6 +28,8 @@ pub struct Peer {
     outbox: Mutex<VecDeque<Outgoing>>,
     pub(crate) posted: Notify,
     closed: AtomicBool,
+    /// Notified when the connection has ended.
+    ended: Notify,
     next_xid: AtomicU32,
     calls: Mutex<HashMap<u32, oneshot::Sender<Bytes>>>,
 }
@@ -56,6 +58,7 @@ impl Peer {
             outbox: Mutex::default(),
             posted: Notify::new(),
             closed: AtomicBool::new(false),
+            ended: Notify::new(),
             next_xid: AtomicU32::new(1),
             calls: Mutex::default(),
         }
@@ -147,6 +150,23 @@ impl Peer {
         drop(unsent);
         self.posted.notify_one();
         self.calls.lock().clear();
+        self.ended.notify_waiters();
+    }
+
+    /// Waits for `what`, or gives it up and returns `None` when the connection has ended.
+    pub(crate) async fn while_open<T>(&self, what: impl Future<Output = T>) -> Option<T> {
+        let ended = async {
+            // Created before the check, so that it cannot miss the notification.
+            let ended = self.ended.notified();
+            if self.is_open() {
+                ended.await;
+            }
+        };
+        tokio::select! {
+            biased;
+            outcome = what => Some(outcome),
+            () = ended => None,
+        }
     }
 
     /// Calls a program of the peer. Returns the reply's record, header included, or `None` if the

@@ -103,6 +103,7 @@ pub(crate) async fn protocol_config(
             addrs: addrs.collect(),
             resvport: options.resvport,
             locate: None,
+            answered: Arc::default(),
             heard: Arc::default(),
         },
         patience: Patience { timeo: options.timeo, retrans: options.retrans, hard: options.hard },

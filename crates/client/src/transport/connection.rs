@@ -407,7 +407,7 @@ impl Shared {
         if self.patience.hard {
             return false;
         }
-        let limit = self.patience.timeo * (self.patience.retrans + 1);
+        let limit = self.patience.limit();
         let (expired, unsent, being_received) = {
             let table = &mut *self.table.lock();
             let progress = table.progress;

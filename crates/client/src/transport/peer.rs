@@ -3,11 +3,12 @@
 use crate::error::{Error, Result};
 use futures_util::future::BoxFuture;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::sleep;
+use weir_base::sync::Mutex;
 use weir_rpc::net::Source;
 
 /// A server, and how to connect to it.
@@ -17,6 +18,8 @@ pub(crate) struct Peer {
     pub(crate) name: Arc<str>,
     /// Its addresses, in order of preference.
     pub(crate) addrs: Vec<SocketAddr>,
+    /// Of them, the one that accepted the last connection, to any of the server's ports.
+    pub(crate) answered: Arc<Mutex<Option<IpAddr>>>,
     /// Bind a port below 1024 if permitted.
     pub(crate) resvport: bool,
     /// Looks up the port, if it may change when the server restarts.
@@ -41,6 +44,19 @@ impl Peer {
     /// The server's port.
     pub(crate) fn port(&self) -> u16 {
         self.addrs.first().map_or(0, SocketAddr::port)
+    }
+
+    /// Its addresses in the order to try them: the one that answered last comes first.
+    pub(crate) fn addrs_to_try(&self) -> Vec<SocketAddr> {
+        let answered = *self.answered.lock();
+        let mut addrs = self.addrs.clone();
+        addrs.sort_by_key(|addr| answered.is_some_and(|ip| addr.ip() != ip));
+        addrs
+    }
+
+    /// Notes that an address accepted a connection.
+    pub(super) fn note_answer(&self, addr: SocketAddr) {
+        *self.answered.lock() = Some(addr.ip());
     }
 
     /// The local address for connections to it.
@@ -76,6 +92,13 @@ pub(crate) struct Patience {
     pub(crate) retrans: u32,
     /// Whether calls never fail.
     pub(crate) hard: bool,
+}
+
+impl Patience {
+    /// How long a soft call waits for its reply.
+    pub(crate) fn limit(&self) -> Duration {
+        self.timeo * (self.retrans + 1)
+    }
 }
 
 /// Traffic counters.

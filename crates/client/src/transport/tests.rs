@@ -82,8 +82,14 @@ fn record(message: &[u8], fragment: usize) -> Vec<u8> {
 }
 
 fn peer_at(name: &str, addr: SocketAddr) -> Peer {
-    let (addrs, heard) = (vec![addr], Arc::default());
-    Peer { name: name.into(), addrs, resvport: false, locate: None, heard }
+    Peer {
+        name: name.into(),
+        addrs: vec![addr],
+        answered: Arc::default(),
+        resvport: false,
+        locate: None,
+        heard: Arc::default(),
+    }
 }
 
 async fn connect(listener: &TcpListener) -> Connection {

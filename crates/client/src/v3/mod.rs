@@ -33,8 +33,9 @@ use crate::transport::{
 };
 use async_trait::async_trait;
 use convert::{Status, attr_of, handle_of, neutral, set_attr, span_of};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
+use tokio::sync::Notify;
 use weir_nfs::Data;
 use weir_nfs::v3::op::{
     access, commit, fsinfo, fsstat, getattr, lookup, pathconf, read, readdir, readdirplus,
@@ -66,6 +67,10 @@ pub(crate) struct V3 {
     /// Distinguishes this mount's lock owners from others of the machine.
     unique: [u8; 8],
     locks: nlm::Locks,
+    /// Whether the server's port mapper has ever answered.
+    has_mapper: AtomicBool,
+    /// Notified when the mount has ended its connections.
+    ended: Notify,
     me: Weak<Self>,
 }
 
@@ -110,6 +115,8 @@ impl V3 {
             patience: config.patience,
             unique: random.to_be_bytes(),
             locks: nlm::Locks::default(),
+            has_mapper: AtomicBool::new(false),
+            ended: Notify::new(),
             me: me.clone(),
         });
         match v3.send(&OpaqueAuth::NONE, &v3::op::null::Args {}, None).await {
@@ -634,9 +641,11 @@ impl Protocol for V3 {
     }
 
     fn end_connections(&self) {
+        self.connections.iter().for_each(Connection::end);
         let others = self.mounted.get().and_then(|asked| asked.service.as_ref());
-        let others = others.into_iter().chain(self.locks.connection());
-        self.connections.iter().chain(others).for_each(Connection::end);
+        // A connection to the lock manager that is made from here on ends at its first use.
+        others.into_iter().chain(self.locks.connection()).for_each(Connection::end);
+        self.ended.notify_waiters();
     }
 }
 

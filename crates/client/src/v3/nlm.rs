@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 use weir_base::sync::Mutex;
 use weir_nfs::nlm::{
     self, Call, CancelArgs, LockArgs, Procedure, Res, Status, TestArgs, TestReply, UnlockArgs, call,
@@ -513,21 +514,72 @@ impl V3 {
     }
 
     async fn nlm<C: Call>(&self, cred: &OpaqueAuth, args: &C::Args) -> Result<C::Res> {
-        let connection = self.locks.connection.get_or_try_init(|| self.find_manager()).await?;
+        let connection = self.manager(C::PROCEDURE.name()).await?;
+        if self.has_ended() {
+            connection.end();
+        }
         self.call_on(connection, cred, C::PROCEDURE, args).await
     }
 
-    /// Many servers have both programs on one port.
-    async fn find_manager(&self) -> Result<Connection> {
-        let counters = &self.locks.counters;
-        let own = self.connect_at(self.peer.port(), counters).await?;
-        match self.call_on(&own, &self.own, Procedure::Null, &()).await {
-            Ok(()) => Ok(own),
-            Err(Error::Refused { refusal: Refusal::ProgramUnavailable, .. }) => {
-                self.connect_to_program(nlm::ID, "NLM", counters).await
+    /// The connection to the lock manager, for `operation`. A hard mount waits for a server that is down until the
+    /// mount ends.
+    async fn manager(&self, operation: &'static str) -> Result<&Connection> {
+        let found = self.locks.connection.get_or_try_init(|| async {
+            let ended = self.ended.notified();
+            if self.has_ended() {
+                return Err(VfsError::Io.into());
             }
-            Err(error) => Err(error),
+            tokio::select! {
+                found = self.find_manager() => found,
+                () = ended => Err(VfsError::Io.into()),
+            }
+        });
+        if self.hard {
+            return found.await;
         }
+        let late = |_| Error::TimedOut { server: Arc::clone(&self.server), operation };
+        timeout(self.patience.limit(), found).await.map_err(late)?
+    }
+
+    fn has_ended(&self) -> bool {
+        self.connections.iter().any(Connection::has_ended)
+    }
+
+    /// Many servers have both programs on one port. A hard mount tries again as long as nothing answers there,
+    /// or at the port that the mapper reports. It also waits for the mapper if that has answered before:
+    /// other servers may have none.
+    async fn find_manager(&self) -> Result<Connection> {
+        let mut backoff = Backoff::to_connect();
+        loop {
+            let waits = match self.manager_at_own_port().await {
+                Err(Error::Refused { refusal: Refusal::ProgramUnavailable, .. }) => {
+                    match self.mapped_manager().await {
+                        Err(error) if is_silence(&error) && self.has_mapper.load(Relaxed) => error,
+                        outcome => return outcome,
+                    }
+                }
+                Err(error) if is_silence(&error) => error,
+                outcome => return outcome,
+            };
+            if !self.hard {
+                return Err(waits);
+            }
+            tracing::debug!("{waits}; trying again");
+            backoff.wait().await;
+        }
+    }
+
+    async fn manager_at_own_port(&self) -> Result<Connection> {
+        let own = self.connect_at(self.peer.port(), &self.locks.counters).await?;
+        self.call_on::<()>(&own, &self.own, Procedure::Null, &()).await?;
+        Ok(own)
+    }
+
+    async fn mapped_manager(&self) -> Result<Connection> {
+        let mapped = self.connect_to_program(nlm::ID, "NLM", &self.locks.counters).await?;
+        // Once it has answered, calls wait for it while it is down.
+        self.call_on::<()>(&mapped, &self.own, Procedure::Null, &()).await?;
+        Ok(mapped)
     }
 
     async fn call_on<T: Decode>(
@@ -540,6 +592,11 @@ impl V3 {
         let which = (nlm::PROGRAM, nlm::VERSION, procedure as u32);
         program::call(connection, cred, which, procedure.name(), args).await
     }
+}
+
+/// Whether nothing answers: the server may be down.
+fn is_silence(error: &Error) -> bool {
+    matches!(error, Error::Connect { .. } | Error::NoAnswer { .. })
 }
 
 /// Checks for server restarts as long as locks are held.

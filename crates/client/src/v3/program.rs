@@ -5,6 +5,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::protocol::broken;
 use crate::transport::{Connection, Counters, Expect, Locate, Peer, Request};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use weir_rpc::net::{self, ClientLimits, PortMapper};
 use weir_rpc::{OpaqueAuth, ProgramId, rpcbind};
@@ -49,7 +50,7 @@ pub(super) async fn call_for<T: Decode>(
 /// Asks the server's port mapper for the TCP port of a program.
 async fn find(peer: &Peer, id: ProgramId) -> std::result::Result<u16, net::Error> {
     let mut last = net::Error::NotRegistered(id);
-    for mapper in at_port(peer, rpcbind::PORT).addrs {
+    for mapper in at_port(peer, rpcbind::PORT).addrs_to_try() {
         let asked = async {
             let mut mapper = PortMapper::connect(mapper, peer.source(), MAPPER).await?;
             mapper.port_of(id).await?.ok_or(net::Error::NotRegistered(id))
@@ -73,6 +74,9 @@ impl V3 {
         counters: &Arc<Counters>,
     ) -> Result<Connection> {
         let found = find(&self.peer, id).await;
+        if matches!(found, Ok(_) | Err(net::Error::NotRegistered(_))) {
+            self.has_mapper.store(true, Relaxed);
+        }
         let port = found.map_err(|error| self.not_found(error, name))?;
         let mut peer = at_port(&self.peer, port);
         let server = self.peer.clone();

@@ -7,6 +7,7 @@ use crate::protocol::cookie_verifiers::Verifiers;
 use crate::transport::{CallbackService, Connection, Counters};
 use crate::v4::attr::{Owners, ServerLimits};
 use crate::v4::open_names::Names;
+use crate::v4::session::LastTimeout;
 use crate::v4::session::state::{Client, Session};
 use crate::v4::state::delegation::table::Delegations;
 use crate::v4::state::open_state::Opens;
@@ -37,8 +38,10 @@ pub(crate) struct V4 {
     pub(in crate::v4) whole: WholeFiles,
     /// The client still has to tell the server that it reclaims nothing.
     pub(in crate::v4) complete_due: AtomicBool,
-    /// Held while a session is replaced.
-    pub(in crate::v4) recovering: tokio::sync::Mutex<()>,
+    /// Held while a session is replaced, or the client introduced.
+    pub(in crate::v4) recovering: tokio::sync::Mutex<LastTimeout>,
+    /// How long a call of a soft mount waits for its reply.
+    pub(in crate::v4) limit: Duration,
     pub(in crate::v4) opens: Opens,
     pub(in crate::v4) delegations: Arc<Delegations>,
     /// Whether to ask for delegations of files opened for reading.
@@ -85,6 +88,7 @@ impl V4 {
             whole: WholeFiles::default(),
             complete_due: AtomicBool::new(false),
             recovering: tokio::sync::Mutex::default(),
+            limit: config.patience.limit(),
             opens: Opens::default(),
             delegations,
             wants_delegations: config.options.delegations && minor > 0,

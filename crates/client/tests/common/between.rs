@@ -214,6 +214,28 @@ pub(crate) async fn falsified(
     addr
 }
 
+/// Takes connections at an address, and answers no call. Returns the transactions of the calls with an operation of
+/// NFSv4 so far.
+pub(crate) async fn silent(addr: SocketAddr, op: OpCode) -> Arc<Mutex<HashSet<[u8; 4]>>> {
+    let listener = TcpListener::bind(addr).await.unwrap();
+    let xids: Arc<Mutex<HashSet<[u8; 4]>>> = Arc::default();
+    let seen = Arc::clone(&xids);
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let seen = Arc::clone(&seen);
+            tokio::spawn(async move {
+                let (mut calls, _silent) = client.into_split();
+                while let Some(call) = record(&mut calls).await {
+                    if ops_of(&call).is_some_and(|ops| ops.contains(&(op as u32))) {
+                        seen.lock().unwrap().insert(*call.first_chunk().unwrap());
+                    }
+                }
+            });
+        }
+    });
+    xids
+}
+
 /// Which creates do not take the umask (MODE_UMASK of RFC 8275).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unmasked {

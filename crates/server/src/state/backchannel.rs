@@ -1,7 +1,8 @@
 //! The backchannels of sessions: their connections and slots, and callbacks in them.
 //!
 //! Callbacks use connections that the client bound to the backchannel and that have answered a
-//! call. A connection that does not answer is unbound.
+//! call. A connection that does not answer is unbound from all sessions; one whose client does not know the
+//! session, because it has replaced it, from that session only.
 
 use crate::state::channel::Channel;
 use crate::state::client::ClientId;
@@ -79,6 +80,8 @@ pub(crate) enum BackOutcome {
     Taken,
     /// The client did not execute it: the next callback uses the same sequence number.
     NotTaken,
+    /// The client does not have the session, or not on this connection: the connection is unbound from it.
+    NoSession,
     /// No reply arrived: the connection is unbound, and it is unknown whether the client has used
     /// the sequence number up.
     Lost,
@@ -113,6 +116,11 @@ impl Session {
     /// Whether the session had a backchannel, and no connection is bound to it any more.
     pub(crate) fn lost_backchannel(&self) -> bool {
         self.backchannel.was_bound && self.backchannel.connections.is_empty()
+    }
+
+    fn forget_connection(&mut self, connection: u64) {
+        self.backchannel.connections.retain(|c| c.id != connection);
+        self.slots.set_lost_backchannel(self.lost_backchannel());
     }
 }
 
@@ -160,8 +168,7 @@ impl Sessions {
     pub(crate) fn unbind(&mut self, connection: u64) {
         for id in self.by_connection.remove(&connection).unwrap_or_default() {
             if let Some(session) = self.by_id.get_mut(&id) {
-                session.backchannel.connections.retain(|c| c.id != connection);
-                session.slots.set_lost_backchannel(session.lost_backchannel());
+                session.forget_connection(connection);
             }
         }
     }
@@ -172,7 +179,8 @@ impl Sessions {
     }
 
     /// Takes a backchannel slot of a client for a callback; `None` if the client has no usable
-    /// backchannel or all slots are busy.
+    /// backchannel or all slots are busy. Of several sessions the oldest is used: a client that replaces
+    /// its session may not know the new one yet.
     pub(crate) fn begin_call(&mut self, client: ClientId) -> Option<BackCall> {
         let free = |session: &Session| {
             let slots = &session.backchannel.slots;
@@ -207,12 +215,22 @@ impl Sessions {
                 BackOutcome::Taken => {
                     (slot.next, slot.is_unsure) = (slot.next.wrapping_add(1), false);
                 }
-                BackOutcome::NotTaken => {}
+                BackOutcome::NotTaken | BackOutcome::NoSession => {}
                 BackOutcome::Lost => slot.is_unsure = true,
             }
         }
-        if outcome == BackOutcome::Lost {
-            self.unbind(call.connection);
+        match outcome {
+            BackOutcome::Taken | BackOutcome::NotTaken => {}
+            BackOutcome::NoSession => self.unbind_from(call.session, call.connection),
+            BackOutcome::Lost => self.unbind(call.connection),
+        }
+    }
+
+    /// Unbinds a connection from one session.
+    fn unbind_from(&mut self, id: SessionId, connection: u64) {
+        forget(&mut self.by_connection, connection, id);
+        if let Some(session) = self.by_id.get_mut(&id) {
+            session.forget_connection(connection);
         }
     }
 

@@ -89,7 +89,10 @@ impl Nfs3 {
             count(outcome, reply.len() - before);
             return Ok(reply);
         };
-        let results = match self.replies.look_up(key, self.clock.monotonic()).await {
+        // A duplicate that waits gives its memory back when its connection ends: its client sends others.
+        let found = self.replies.look_up(key, self.clock.monotonic());
+        let found = call.peer.while_open(found).await.ok_or(Refusal::SystemError)?;
+        let results = match found {
             Lookup::Cached(results) => results,
             Lookup::New(execution) => {
                 // The connection ended while this call waited for one that it duplicates and that

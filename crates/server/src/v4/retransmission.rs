@@ -26,7 +26,9 @@ pub(crate) async fn run(
         return compound::run(nfs, identity, call, None, reply).await;
     }
     let (key, owner) = (Key::of(&call, keep), nfs.clone());
-    match owner.replies.look_up(key, owner.services.now()).await {
+    // A duplicate that waits gives its memory back when its connection ends: its client sends others.
+    let found = owner.replies.look_up(key, owner.services.now());
+    match call.peer.while_open(found).await.ok_or(Refusal::SystemError)? {
         Lookup::Cached(results) => {
             reply.raw(&results);
             Ok(reply)

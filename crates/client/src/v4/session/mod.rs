@@ -16,7 +16,9 @@
 //!    I/O does not come before the reclaim.
 //! 3. If the server restarts during recovery, recovery begins again after a pause, for about half a
 //!    minute in all.
-//! 4. A dead session is destroyed at the server when it is replaced and its last call has ended.
+//! 4. On a soft mount, a task that has waited for its turn as long as a call may take fails together with
+//!    the recovery that timed out meanwhile: callers of a dead server do not time out one after another.
+//! 5. A dead session is destroyed at the server when it is replaced and its last call has ended.
 
 pub(crate) mod answer;
 pub(crate) mod compound;
@@ -32,6 +34,7 @@ use crate::v4::session::state::Session;
 use crate::v4::state::delegation::table::CALLBACK_PROGRAM;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
+use tokio::time::Instant;
 use weir_nfs::v4::op::{
     create_session, exchange_id, reclaim_complete, setclientid, setclientid_confirm,
 };
@@ -48,6 +51,9 @@ const HEADER_ROOM: u32 = 16 << 10;
 const REQUEST_HEAD: usize = 1536;
 const RESPONSE_HEAD: usize = 1024;
 
+/// When a recovery last timed out on a soft mount, and the operation that got no answer.
+pub(super) type LastTimeout = Option<(Instant, &'static str)>;
+
 impl V4 {
     pub(super) fn session(&self) -> Arc<Session> {
         Arc::clone(&self.session.lock())
@@ -56,15 +62,30 @@ impl V4 {
     /// Replaces an unusable session, unless that is done already.
     pub(super) async fn recover(&self, dead: &Arc<Session>) -> Result<()> {
         dead.slots.kill();
-        let _one_at_a_time = self.recovering.lock().await;
+        let asked = Instant::now();
+        let mut turn = self.recovering.lock().await;
         if self.ended.load(Relaxed) {
             return Err(weir_vfs::Error::Io.into());
         }
         if Arc::ptr_eq(&self.session(), dead) {
+            self.check_patience(asked, *turn)?;
             tracing::info!("{}: session lost; creating another", self.server);
-            self.establish_locked().await?;
+            let outcome = self.establish_locked().await;
+            note_timeout(&mut turn, &outcome);
+            outcome?;
         }
         Ok(())
+    }
+
+    /// Fails if a recovery timed out after this task, which `asked` for its turn then, had waited as long as
+    /// a call may take.
+    fn check_patience(&self, asked: Instant, last: LastTimeout) -> Result<()> {
+        match last {
+            Some((at, operation)) if at.saturating_duration_since(asked) >= self.limit => {
+                Err(self.timed_out(operation))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Creates the first session.
@@ -235,7 +256,8 @@ impl V4 {
     /// Introduces the client in minor version 0 (RFC 7530 section 9.1.1), unless the server already
     /// knows it by an id other than `unknown`.
     pub(super) async fn introduce(&self, unknown: Option<ClientId>) -> Result<ClientId> {
-        let _one_at_a_time = self.recovering.lock().await;
+        let asked = Instant::now();
+        let mut turn = self.recovering.lock().await;
         let known = *self.client.id.lock();
         if let Some(id) = known.filter(|id| Some(*id) != unknown) {
             return Ok(id);
@@ -243,9 +265,16 @@ impl V4 {
         if self.ended.load(Relaxed) {
             return Err(weir_vfs::Error::Io.into());
         }
+        self.check_patience(asked, *turn)?;
+        let outcome = self.introduce_locked(known.is_some()).await;
+        note_timeout(&mut turn, &outcome);
+        outcome
+    }
+
+    async fn introduce_locked(&self, was_known: bool) -> Result<ClientId> {
         let mut backoff = Backoff::endless();
         for _ in 0..MAX_ATTEMPTS {
-            match self.introduce_once(known.is_some()).await {
+            match self.introduce_once(was_known).await {
                 // The server restarted again.
                 Err(Error::Status { status, .. }) if status == Nfs4Error::StaleClientId.name() => {
                     backoff.wait().await;
@@ -311,6 +340,14 @@ impl V4 {
             Ok(()) => self.unexpected(operation),
         }
     }
+}
+
+/// Notes a recovery that got no answer in time. On a hard mount, none ends so.
+fn note_timeout<T>(last: &mut LastTimeout, outcome: &Result<T>) {
+    *last = match outcome {
+        Err(Error::TimedOut { operation, .. }) => Some((Instant::now(), operation)),
+        _ => None,
+    };
 }
 
 /// How often the server may forget the client during its introduction.

@@ -145,6 +145,57 @@ async fn a_retransmitted_write_is_not_executed_after_a_later_one() {
     assert_eq!(read.data, Bytes::from_static(b"222").into());
 }
 
+/// A client whose write hangs in a disk connects and sends it again and again.
+#[tokio::test]
+async fn a_waiting_duplicate_ends_with_its_connection() {
+    let fault = Fault::over(MemoryFs::new(), 1);
+    let config = Config { budget_bytes: 16 << 20, ..Config::default() };
+    let fs = Cache::new(config).unwrap().mount(fault.clone());
+    let options = ExportOptions { squash: Squash::Nobody, ..Default::default() };
+    let export = Export { path: "/".into(), source: "".into(), fs, options };
+    let f = Fixture::serve(vec![export], 0, tempfile::tempdir().unwrap()).await;
+    let mut c = f.client().await;
+    let args = write::Args {
+        file: c.file("file").await,
+        offset: 0,
+        count: 256 << 10,
+        stable: Stability::FileSync,
+        data: Bytes::from(vec![7; 256 << 10]).into(),
+    };
+    fault.add(Rule { call: Call::Write, when: When::Always, what: What::Hold });
+    c.send(9000, proc(v3::Procedure::Write), &args).await;
+    while fault.held() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let call_bytes = &f.addresses.call_bytes;
+    let held_calls = async |calls: usize, one: usize| {
+        let holds = async {
+            while call_bytes.used() != calls * one {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let holds = tokio::time::timeout(Duration::from_secs(120), holds).await;
+        assert!(holds.is_ok(), "{} bytes are held", call_bytes.used());
+    };
+    let one = call_bytes.used();
+    assert!(one > 256 << 10, "{one}");
+    for _ in 0..3 {
+        c.connect_anew(f.addr).await;
+        c.send(9000, proc(v3::Procedure::Write), &args).await;
+        held_calls(2, one).await;
+        c.connect_anew(f.addr).await;
+        held_calls(1, one).await;
+    }
+    c.send(9000, proc(v3::Procedure::Write), &args).await;
+    held_calls(2, one).await;
+    assert_eq!(fault.injected(), fault.held() as u64, "it is executed once");
+    fault.clear();
+    fault.release();
+    let (header, _) = c.reply().await;
+    assert_eq!(header, ReplyHeader::accepted(9000, AcceptStatus::Success));
+    held_calls(0, one).await;
+}
+
 #[tokio::test]
 async fn an_owner_may_read_and_write_with_any_mode_and_others_may_not() {
     on_every_store_with(ExportOptions::default(), async |f| {

@@ -14,6 +14,7 @@ mod names;
 mod retries;
 
 use super::{Mount3, Nfs3, NfsAcl3};
+use crate::admission::Addresses;
 use crate::callback::Callbacks;
 use crate::delegation::recall::Recalls;
 use crate::export::{Export, ExportOptions, Exports, Squash};
@@ -54,6 +55,7 @@ const RUN: u32 = 7;
 /// A server with one export, on its own port.
 struct Fixture {
     addr: SocketAddr,
+    addresses: Arc<Addresses>,
     fs: CachedFs,
     exports: Arc<Exports>,
     /// The owner of the export's root.
@@ -157,8 +159,9 @@ impl Fixture {
         let addr = listener.local_addr().unwrap();
         let transport =
             Transport::new(TransportLimits::default(), 16, programs, Arc::default(), stop.clone());
+        let addresses = transport.addresses().clone();
         tokio::spawn(Arc::new(transport).serve(vec![listener]));
-        Self { addr, fs, exports, uid, is_memory: false, stop, dir, state_dir }
+        Self { addr, addresses, fs, exports, uid, is_memory: false, stop, dir, state_dir }
     }
 
     /// A client that calls as the owner of the export's root.

@@ -28,6 +28,8 @@ pub(super) struct Service {
     /// For how many operations it answers that it has executed a call of this number before, and
     /// has kept no reply.
     uncached: usize,
+    /// Its only session, if it does not know others any more.
+    knows: Option<SessionId>,
     /// For how many calls of CB_SEQUENCE alone it answers that it cannot execute them yet.
     delays: usize,
 }
@@ -51,9 +53,17 @@ impl Service {
         if header.procedure == weir_nfs::v4::PROC_CB_COMPOUND {
             let compound: CbCompoundHeader = d.get().unwrap();
             let tag = compound.tag.clone();
+            let ops: Vec<_> =
+                (0..compound.operations).map(|_| CbOp::decode_next(&mut d).unwrap()).collect();
+            if let Some(CbOp::Sequence(args)) = ops.first()
+                && self.knows.is_some_and(|session| session != args.session)
+            {
+                e.put(&CompoundResHeader { status: Err(Error::BadSession), tag, results: 1 });
+                e.put(&CbOpRes::Sequence(Err(Error::BadSession)));
+                return Some(finish_record(e).to_bytes());
+            }
             e.put(&CompoundResHeader { status: Ok(()), tag, results: compound.operations });
-            for _ in 0..compound.operations {
-                let op = CbOp::decode_next(&mut d).unwrap();
+            for op in ops {
                 if compound.operations == 1 && self.delays > 0 {
                     self.delays -= 1;
                     e.put(&CbOpRes::Sequence(Err(Error::Delay)));
@@ -210,6 +220,29 @@ async fn settling_the_numbers_of_lost_callbacks_takes_none_of_a_callbacks_attemp
     let (answered, _) = tokio::join!(callbacks.call(id, notice(id), None), c.called());
     assert_eq!(answered, Some(CbOpRes::NotifyLock(Ok(()))));
     assert_eq!(c.service.turns, [(0, 1), (0, 2)], "settled, and used");
+}
+
+#[tokio::test]
+async fn a_callback_in_a_replaced_session_is_sent_again_in_the_new_one() {
+    let f = Fixture::new().await;
+    let mut c = f.callable("a").await;
+    let id = f.server.services.state.lock().clients.iter().next().unwrap().id;
+    let replaced = crate::state::SessionId(c.session);
+    c.begin_session(1 << 20).await;
+    f.test_backchannel(&mut c).await;
+    c.service.knows = Some(c.session);
+    let callbacks = &f.server.services.callbacks;
+    for turn in 1..=2 {
+        let (answered, _) = tokio::join!(callbacks.call(id, notice(id), None), c.called());
+        assert_eq!(answered, Some(CbOpRes::NotifyLock(Ok(()))));
+        assert_eq!(c.service.turns, [(0, 1), (0, 2)][..turn], "only in the new session");
+        let state = f.server.services.state.lock();
+        assert!(state.sessions.get(replaced).unwrap().lost_backchannel());
+        let new = state.sessions.get(crate::state::SessionId(c.session)).unwrap();
+        assert!(new.can_call() && !new.lost_backchannel());
+    }
+    c.ok(vec![]).await;
+    assert!(c.status_flags.is_empty(), "{:?}", c.status_flags);
 }
 
 /// A callback service for clients of minor version 0: its address, and the operations called.
