@@ -40,6 +40,9 @@ fn users_have_their_own_files_on_a_server_that_maps_root_to_another_user() {
         let stat = made.metadata().unwrap();
         assert_eq!((stat.uid(), stat.mode() & 0o777), (4321, 0o600));
         assert_eq!(fs::read(&made).unwrap(), b"one\ntwo\n");
+        let script = "mkdir -m 700 \"$M/d$V\" && : > \"$M/d$V/x\" && ls \"$M/d$V\"";
+        let said = as_user(4321, script);
+        assert_eq!((said.status.success(), &said.stdout[..]), (true, &b"x\n"[..]), "{said:?}");
         let said = as_user(4322, "cat \"$M/f$V\"");
         assert!(!said.status.success() && text(&said).contains("denied"), "{}", text(&said));
         // What may not be opened is not left behind.

@@ -261,11 +261,11 @@ impl NfsFs {
     /// The file that has a name, if this mount may have it open; it asks the server only if any file
     /// is open. What is done to other files' names is nothing to a cache above: they have no data that
     /// waits to be written.
-    async fn open_file(&self, entry: EntryName<'_>) -> Option<FileId> {
+    async fn open_file(&self, caller: &Caller, entry: EntryName<'_>) -> Option<FileId> {
         if self.mount.state.open_files.is_empty() {
             return None;
         }
-        Some(self.lookup(&Caller::Own, entry).await.ok()?.id)
+        Some(self.lookup(caller, entry).await.ok()?.id)
     }
 
     async fn names_left(&self, file: Option<FileId>) -> Result<Option<Unnamed>> {
@@ -498,7 +498,7 @@ impl FileSystem for NfsFs {
         caller: &Caller,
         entry: EntryName<'_>,
     ) -> Result<Option<Unnamed>> {
-        let victim = self.open_file(entry).await;
+        let victim = self.open_file(caller, entry).await;
         self.unlink(caller, entry).await?;
         self.names_left(victim).await
     }
@@ -573,7 +573,7 @@ impl FileSystem for NfsFs {
         flags: RenameFlags,
     ) -> Result<Option<Unnamed>> {
         let replaced = match flags {
-            RenameFlags::Replace => self.open_file(to).await,
+            RenameFlags::Replace => self.open_file(caller, to).await,
             RenameFlags::NoReplace | RenameFlags::Exchange => None,
         };
         self.rename(caller, from, to, flags).await?;
