@@ -127,6 +127,7 @@ decorator! {
             caller: &Caller, from: EntryName<'_>, to: EntryName<'_>, flags: RenameFlags
         ) -> Option<Unnamed>;
         Open: fn open(caller: &Caller, id: FileId, access: Access) -> Arc<dyn OpenFile>;
+        OpenToExecute: fn open_to_execute(caller: &Caller, id: FileId) -> Arc<dyn OpenFile>;
         PutWhole: fn put_whole(caller: &Caller, dir: FileId, file: &WholeFile) -> Option<Attr>;
         GetWhole: fn get_whole(caller: &Caller, request: WholeRequest) -> Option<WholeRead>;
         SyncNode: fn sync_node(id: FileId) -> ();

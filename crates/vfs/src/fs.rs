@@ -282,6 +282,12 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Opens a regular file's data. It stays usable after the file's last name is gone.
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>>;
 
+    /// Opens a regular file for reading, for a caller who executes it: a server lets who may execute a program read it
+    /// for that, also if `caller` may not open it to read.
+    async fn open_to_execute(&self, caller: &Caller, id: FileId) -> Result<Arc<dyn OpenFile>> {
+        self.open(caller, id, Access::READ).await
+    }
+
     /// Creates a regular file with all of its data and attributes, durably, and gives it its final
     /// name only when it is complete; replaces a file that has that name, but no directory.
     ///

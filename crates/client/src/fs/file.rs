@@ -2,19 +2,65 @@
 
 use crate::detail;
 use crate::files::change_spans::is_time_stamp;
+use crate::files::lock_owners::LockOwners;
 use crate::files::opened::Opened;
+use crate::fs::NfsFs;
 use crate::fs::mount_state::Mount;
 use crate::io::read;
 use crate::io::write::Writes;
 use crate::locks;
-use crate::protocol::{ChangeSpan, OpenContext};
+use crate::protocol::{ChangeSpan, Handle, OpenContext, Protocol};
 use async_trait::async_trait;
 use std::future::Future;
 use std::sync::Arc;
 use weir_vfs::{
-    Access, Attr, Error, Extent, KeptAttributes, Lock, LockOwner, LockRange, OpenFile, ReadOp,
-    Result, SegmentKind, SetAttr, WriteOp,
+    Access, Attr, Error, Extent, FileId, KeptAttributes, Lock, LockOwner, LockRange, OpenFile,
+    ReadOp, Result, SegmentKind, SetAttr, WriteOp,
 };
+
+impl NfsFs {
+    /// A file that `open` opens at the server, by its handle, for this access.
+    pub(super) async fn open_by<F, Fut>(
+        &self,
+        id: FileId,
+        access: Access,
+        open: F,
+    ) -> Result<Arc<dyn OpenFile>>
+    where
+        F: FnOnce(Arc<dyn Protocol>, Handle) -> Fut + Send + 'static,
+        Fut: Future<Output = crate::Result<OpenContext>> + Send + 'static,
+    {
+        let handle = self.handle(id)?;
+        let runtime = self.mount.runtime.handle()?.clone();
+        let opened = self
+            .mount
+            .run(move |state| async move {
+                let open = open(Arc::clone(&state.protocol), handle.clone()).await?;
+                if state.protocol.grant(&handle).is_none() {
+                    state.attributes.forget(id);
+                }
+                // Created here, so that an open whose caller is gone is closed again.
+                let changes = state.open_files.opened(id, &handle);
+                let open_files = Arc::clone(&state.open_files);
+                let protocol = Arc::clone(&state.protocol);
+                let attributes = Arc::clone(&state.attributes);
+                Ok(Opened {
+                    protocol,
+                    runtime,
+                    open,
+                    access,
+                    id,
+                    open_files,
+                    attributes,
+                    changes,
+                    owners: LockOwners::new(),
+                    deferred: Arc::clone(&state.deferred),
+                })
+            })
+            .await?;
+        Ok(Arc::new(NfsFile::new(Arc::clone(&self.mount), opened)))
+    }
+}
 
 /// A regular file over NFS.
 pub(crate) struct NfsFile {

@@ -14,17 +14,12 @@ use crate::error::Violation;
 use crate::files::attribute_cache::AttributeCache;
 use crate::files::change_spans::OwnChanges;
 use crate::files::deferred_close::Deferred;
-use crate::files::lock_owners::LockOwners;
-use crate::files::opened::Opened;
 use crate::files::silly_rename::{MOST_OF_AN_ATTEMPT, PATIENCE, REMOVAL_PAUSE};
 use crate::fs::checks::{check_name, is_component};
-use crate::fs::file::NfsFile;
 use crate::fs::handles::Handles;
 use crate::fs::mount_state::{MOST_OPERATIONS, MOST_TRANSFERS, Mount, MountState, Runtime};
 use crate::mount;
-use crate::protocol::{
-    Handle, NewEntry, Node, OpenContext, Protocol, Reach, Root, Special, auth_sys, broken,
-};
+use crate::protocol::{Handle, NewEntry, Node, Protocol, Reach, Root, Special, auth_sys, broken};
 use crate::{MountOptions, NfsUrl, Version};
 use async_trait::async_trait;
 use std::future::Future;
@@ -261,11 +256,11 @@ impl NfsFs {
     /// The file that has a name, if this mount may have it open; it asks the server only if any file
     /// is open. What is done to other files' names is nothing to a cache above: they have no data that
     /// waits to be written.
-    async fn open_file(&self, entry: EntryName<'_>) -> Option<FileId> {
+    async fn open_file(&self, caller: &Caller, entry: EntryName<'_>) -> Option<FileId> {
         if self.mount.state.open_files.is_empty() {
             return None;
         }
-        Some(self.lookup(&Caller::Own, entry).await.ok()?.id)
+        Some(self.lookup(caller, entry).await.ok()?.id)
     }
 
     async fn names_left(&self, file: Option<FileId>) -> Result<Option<Unnamed>> {
@@ -501,7 +496,7 @@ impl FileSystem for NfsFs {
         caller: &Caller,
         entry: EntryName<'_>,
     ) -> Result<Option<Unnamed>> {
-        let victim = self.open_file(entry).await;
+        let victim = self.open_file(caller, entry).await;
         self.unlink(caller, entry).await?;
         self.names_left(victim).await
     }
@@ -576,7 +571,7 @@ impl FileSystem for NfsFs {
         flags: RenameFlags,
     ) -> Result<Option<Unnamed>> {
         let replaced = match flags {
-            RenameFlags::Replace => self.open_file(to).await,
+            RenameFlags::Replace => self.open_file(caller, to).await,
             RenameFlags::NoReplace | RenameFlags::Exchange => None,
         };
         self.rename(caller, from, to, flags).await?;
@@ -613,35 +608,19 @@ impl FileSystem for NfsFs {
         if access.contains(Access::WRITE) {
             self.writable()?;
         }
-        let (handle, cred) = (self.handle(id)?, self.cred(caller));
-        let runtime = self.mount.runtime.handle()?.clone();
-        let opened = self
-            .mount
-            .run(|state| async move {
-                let open: OpenContext = state.protocol.open(cred, &handle, access).await?;
-                if state.protocol.grant(&handle).is_none() {
-                    state.attributes.forget(id);
-                }
-                // Created here, so that an open whose caller is gone is closed again.
-                let changes = state.open_files.opened(id, &handle);
-                let open_files = Arc::clone(&state.open_files);
-                let protocol = Arc::clone(&state.protocol);
-                let attributes = Arc::clone(&state.attributes);
-                Ok(Opened {
-                    protocol,
-                    runtime,
-                    open,
-                    access,
-                    id,
-                    open_files,
-                    attributes,
-                    changes,
-                    owners: LockOwners::new(),
-                    deferred: Arc::clone(&state.deferred),
-                })
-            })
-            .await?;
-        Ok(Arc::new(NfsFile::new(Arc::clone(&self.mount), opened)))
+        let cred = self.cred(caller);
+        let open = move |protocol: Arc<dyn Protocol>, handle: Handle| async move {
+            protocol.open(cred, &handle, access).await
+        };
+        self.open_by(id, access, open).await
+    }
+
+    async fn open_to_execute(&self, caller: &Caller, id: FileId) -> Result<Arc<dyn OpenFile>> {
+        let cred = self.cred(caller);
+        let open = move |protocol: Arc<dyn Protocol>, handle: Handle| async move {
+            protocol.open_to_execute(cred, &handle).await
+        };
+        self.open_by(id, Access::READ, open).await
     }
 
     /// Servers make changes of names and attributes durable before they reply.

@@ -137,6 +137,11 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
         handle: &Handle,
         access: Access,
     ) -> Result<OpenContext>;
+    /// Opens a file for reading, for a user who executes it.
+    async fn open_to_execute(&self, cred: Arc<OpaqueAuth>, handle: &Handle) -> Result<OpenContext> {
+        // The server opens a program for who may execute it.
+        self.open(cred, handle, Access::READ).await
+    }
     /// The number of the delegation that the mount holds for a file: while it stays the same, no
     /// other client changes the file.
     fn grant(&self, _handle: &Handle) -> Option<u64> {
@@ -226,13 +231,13 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
     fn end_connections(&self);
 }
 
-/// Opens a file without open state at the server: checks that it exists and the caller's
-/// permissions.
+/// Opens a file without open state at the server: checks that it exists and that the caller has the permissions
+/// `wanted`.
 pub(crate) async fn open_stateless(
     protocol: &dyn Protocol,
     cred: Arc<OpaqueAuth>,
     handle: &Handle,
-    access: Access,
+    wanted: Permissions,
 ) -> Result<OpenContext> {
     match protocol.getattr(&cred, handle).await?.kind {
         FileKind::Regular => {}
@@ -240,7 +245,6 @@ pub(crate) async fn open_stateless(
         FileKind::Symlink => return Err(weir_vfs::Error::Loop.into()),
         _ => return Err(weir_vfs::Error::Invalid.into()),
     }
-    let wanted = Permissions::from(access);
     match protocol.access(&cred, handle, wanted).await? == wanted {
         true => Ok(OpenContext { cred, handle: handle.clone(), state: None }),
         false => Err(weir_vfs::Error::AccessDenied.into()),

@@ -482,7 +482,13 @@ impl Protocol for V3 {
         handle: &Handle,
         access: Access,
     ) -> Result<OpenContext> {
-        crate::protocol::open_stateless(self, cred, handle, access).await
+        crate::protocol::open_stateless(self, cred, handle, access.into()).await
+    }
+
+    async fn open_to_execute(&self, cred: Arc<OpaqueAuth>, handle: &Handle) -> Result<OpenContext> {
+        // To who may execute a program, the server grants no right to read it, and yet answers READ (RFC 1813 section
+        // 4.4).
+        crate::protocol::open_stateless(self, cred, handle, Permissions::EXECUTE).await
     }
 
     async fn close(&self, _open: OpenContext) {}

@@ -347,7 +347,7 @@ impl Protocol for V4 {
         match self.open_file(Arc::clone(&cred), handle, access).await {
             // Minor version 0 has no name to open it by.
             Err(error) if !self.has_sessions() && is_gone(&error) => {
-                crate::protocol::open_stateless(self, cred, handle, access).await
+                crate::protocol::open_stateless(self, cred, handle, access.into()).await
             }
             Ok(open) if self.noreuse.load(Relaxed) => {
                 self.advise_noreuse(&open).await;

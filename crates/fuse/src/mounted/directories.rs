@@ -49,7 +49,7 @@ impl Mounted {
         if at < DOT && page.add_dot(b".", id.ino, DOT) {
             at = DOT;
         }
-        if at == DOT && page.add_dot(b"..", self.fs.parent(id).await?.id.ino, DOT_DOT) {
+        if at == DOT && page.add_dot(b"..", self.parent_number(id).await?, DOT_DOT) {
             at = DOT_DOT;
         }
         while at >= DOT_DOT && page.takes_more() {
@@ -79,6 +79,15 @@ impl Mounted {
             return Err(Error::Invalid.into());
         }
         Ok(Answer { nodes: page.nodes, ..Answer::bytes(page.bytes) })
+    }
+
+    /// The inode number of a directory's parent, or its own: a server that maps root to another user refuses the look at
+    /// the parent, because the mounting process asks, and not the user who may list the directory.
+    async fn parent_number(&self, dir: FileId) -> Result<u64, Error> {
+        match self.fs.parent(dir).await {
+            Err(Error::AccessDenied) => Ok(dir.ino),
+            parent => Ok(parent?.id.ino),
+        }
     }
 
     /// The entries after position `at`.

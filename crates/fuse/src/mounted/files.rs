@@ -79,7 +79,11 @@ impl Mounted {
         if let Some(observer) = &self.observer {
             observer.opening(id);
         }
-        let file = self.fs.open(&caller, id, access).await?;
+        // A program need not be readable by who executes it.
+        let file = match args.flags & abi::OPEN_TO_EXECUTE {
+            0 => self.fs.open(&caller, id, access).await?,
+            _ => self.fs.open_to_execute(&caller, id).await?,
+        };
         if args.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
             self.kill_set_ids(id).await?;
         }

@@ -237,6 +237,8 @@ pub(crate) const WRITE_CACHE: u32 = 1;
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 4;
 /// The truncation at open clears set-id bits.
 pub(crate) const OPEN_KILL_SUIDGID: u32 = 1;
+/// OPEN by execve(2): the kernel's `FMODE_EXEC`, which no program can give to open(2).
+pub(crate) const OPEN_TO_EXECUTE: u32 = 0x20;
 /// FSYNC of the data alone.
 pub(crate) const FSYNC_FDATASYNC: u32 = 1;
 /// Notification: attributes or data of a node are not valid any more.

@@ -2,10 +2,10 @@
 
 use crate::file::File;
 use crate::fs::CachedFs;
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, Purpose};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use weir_vfs::{Access, Caller, CreateMode, Created, FileId, NewFile, Result};
+use weir_vfs::{Access, Caller, CreateMode, Created, Error, FileId, NewFile, Permissions, Result};
 
 impl CachedFs {
     /// Opens a regular file through the cache. All opens of one file share its pages. Cheap if the
@@ -28,10 +28,27 @@ impl CachedFs {
     /// # Errors
     /// As of [`open`](Self::open).
     pub async fn open_made(&self, caller: &Caller, id: FileId, access: Access) -> Result<File> {
-        let (mapping, is_known) = self.mapping(caller, id, access).await?;
-        let file = File::new(self.shared.clone(), mapping, access);
+        self.open_for(caller, id, Purpose::Access(access)).await
+    }
+
+    /// Opens a regular file for reading, for a caller who executes it: the right to execute it suffices.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub async fn open_to_execute(&self, caller: &Caller, id: FileId) -> Result<File> {
+        match self.open(caller, id, Access::READ).await {
+            Err(Error::AccessDenied) => {}
+            opened => return opened,
+        }
+        self.store().check_access(caller, id, Permissions::EXECUTE).await?;
+        self.open_for(caller, id, Purpose::Execution).await
+    }
+
+    async fn open_for(&self, caller: &Caller, id: FileId, purpose: Purpose) -> Result<File> {
+        let (mapping, is_known) = self.mapping(caller, id, purpose).await?;
+        let file = File::new(self.shared.clone(), mapping, purpose.access());
         let mapping = &file.open.mapping;
-        mapping.upgrade(caller, access).await?;
+        mapping.upgrade(caller, purpose).await?;
         if is_known {
             mapping.getattr().await?;
         }
@@ -44,7 +61,7 @@ impl CachedFs {
         &self,
         caller: &Caller,
         id: FileId,
-        access: Access,
+        purpose: Purpose,
     ) -> Result<(Arc<Mapping>, bool)> {
         if let Some(found) = self.shared.reopen(id) {
             found.0.forget_timed();
@@ -53,7 +70,7 @@ impl CachedFs {
         let fs = &self.shared;
         fs.make_room().await;
         let lead = fs.lead.load(Ordering::Relaxed);
-        let (memory, file) = (fs.cache.memory(), (id, access));
+        let (memory, file) = (fs.cache.memory(), (id, purpose));
         let new = Mapping::open(memory, &fs.store, &fs.dirty, caller, file, lead).await?;
         let (mapping, is_new) = fs.enter(new);
         Ok((mapping, !is_new))
@@ -82,7 +99,7 @@ impl CachedFs {
             Mapping::of_open(fs.cache.memory(), &fs.store, &fs.dirty, id, made, lead).await?;
         let file = File::new(fs.clone(), fs.enter(mapping).0, access);
         // Another caller may have opened it first.
-        file.open.mapping.upgrade(caller, access).await?;
+        file.open.mapping.upgrade(caller, Purpose::Access(access)).await?;
         if !access.contains(Access::WRITE) {
             fs.table.lock().note_written(&file.open.mapping);
         }

@@ -83,6 +83,8 @@ pub(crate) struct Mapping {
     pub(crate) size: AtomicU64,
     pub(crate) index: Index,
     pub(crate) file: RwLock<Arc<dyn OpenFile>>,
+    /// The store has opened it for who executes it, which grants no right to read it. Changes under the lock of `file`.
+    only_to_execute: AtomicBool,
     pub(crate) state: Mutex<State>,
     /// A fill, writeback or sync ended, or writes are no longer excluded.
     pub(crate) changed: WaitQueue,
@@ -166,7 +168,24 @@ impl State {
     }
 }
 
-/// Opens a store's file as the program itself; if the store refuses that, as `caller`: servers map the superuser to a
+/// What a store's file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Access(Access),
+    /// Reading by who executes it, and need not have the right to read it.
+    Execution,
+}
+
+impl Purpose {
+    pub(crate) fn access(self) -> Access {
+        match self {
+            Self::Access(access) => access,
+            Self::Execution => Access::READ,
+        }
+    }
+}
+
+/// Opens a store's file, at least for reading, as the program itself; if the store refuses that, as `caller`: servers map the superuser to a
 /// user who may not open the files of others. All who open the file use what is opened, so each is checked before.
 ///
 /// # Errors
@@ -175,11 +194,25 @@ pub(crate) async fn open_stored(
     store: &Arc<dyn FileSystem>,
     caller: &Caller,
     id: FileId,
-    access: Access,
+    purpose: Purpose,
 ) -> Result<Arc<dyn OpenFile>> {
-    match store.open(&Caller::Own, id, access).await {
-        Err(Error::AccessDenied) if *caller != Caller::Own => store.open(caller, id, access).await,
+    match open_as(store, &Caller::Own, id, purpose).await {
+        Err(Error::AccessDenied) if *caller != Caller::Own => {
+            open_as(store, caller, id, purpose).await
+        }
         opened => opened,
+    }
+}
+
+async fn open_as(
+    store: &Arc<dyn FileSystem>,
+    caller: &Caller,
+    id: FileId,
+    purpose: Purpose,
+) -> Result<Arc<dyn OpenFile>> {
+    match purpose {
+        Purpose::Access(access) => store.open(caller, id, access | Access::READ).await,
+        Purpose::Execution => store.open_to_execute(caller, id).await,
     }
 }
 
@@ -193,11 +226,13 @@ impl Mapping {
         store: &Arc<dyn FileSystem>,
         dirty: &Arc<StoreWriteback>,
         caller: &Caller,
-        (id, access): (FileId, Access),
+        (id, purpose): (FileId, Purpose),
         change_lead: u64,
     ) -> Result<Arc<Self>> {
-        let file = open_stored(store, caller, id, access | Access::READ).await?;
-        Self::of_open(memory, store, dirty, id, file, change_lead).await
+        let file = open_stored(store, caller, id, purpose).await?;
+        let mapping = Self::of_open(memory, store, dirty, id, file, change_lead).await?;
+        mapping.only_to_execute.store(purpose == Purpose::Execution, Ordering::Relaxed);
+        Ok(mapping)
     }
 
     /// The mapping of a file that the store has open, at least for reading.
@@ -232,6 +267,7 @@ impl Mapping {
             size: AtomicU64::new(attr.size),
             index: Index::default(),
             file: RwLock::new(file),
+            only_to_execute: AtomicBool::new(false),
             state: Mutex::new(State {
                 next_fill: 1,
                 fills: Vec::new(),

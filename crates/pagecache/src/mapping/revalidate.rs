@@ -17,7 +17,7 @@
 
 use crate::mapping::attribute_overlay::Look;
 use crate::mapping::invalidate_lock::InvalidateLock;
-use crate::mapping::{Mapping, State, open_stored};
+use crate::mapping::{Mapping, Purpose, State, open_stored};
 use crate::mapping::{closed_file, index};
 use crate::ranges::RangeSet;
 use crate::stats::Count;
@@ -210,17 +210,25 @@ impl Mapping {
         edit.finish();
     }
 
-    /// Makes sure that the store's file is open with `access`, for `caller`, who has been checked ([`open_stored`]).
-    pub(crate) async fn upgrade(&self, caller: &Caller, access: Access) -> Result<()> {
-        if self.file().access().contains(access) {
+    /// Makes sure that the store's file is open for `purpose`, for `caller`, who has been checked ([`open_stored`]).
+    pub(crate) async fn upgrade(&self, caller: &Caller, purpose: Purpose) -> Result<()> {
+        let serves = |open: &dyn OpenFile| {
+            let executes = purpose == Purpose::Execution;
+            open.access().contains(purpose.access())
+                && (executes || !self.only_to_execute.load(Ordering::Relaxed))
+        };
+        if serves(&**self.file.read()) {
             return Ok(());
         }
-        let file = open_stored(&self.store, caller, self.id, access | Access::READ).await?;
+        let file = open_stored(&self.store, caller, self.id, purpose).await?;
         let mut open = self.file.write();
         // Unless another caller was faster.
-        let unused = match open.access().contains(access) {
+        let unused = match serves(&**open) {
             true => file,
-            false => std::mem::replace(&mut *open, file),
+            false => {
+                self.only_to_execute.store(purpose == Purpose::Execution, Ordering::Relaxed);
+                std::mem::replace(&mut *open, file)
+            }
         };
         // A store may do a lot when a file is closed.
         drop(open);

@@ -151,7 +151,7 @@ fn call_of(method: FileSystemMethod) -> Option<Call> {
         M::Unlink | M::UnlinkCounted => Call::Unlink,
         M::Rmdir => Call::Rmdir,
         M::Rename | M::RenameCounted => Call::Rename,
-        M::Open => Call::Open,
+        M::Open | M::OpenToExecute => Call::Open,
         M::SyncNode => Call::SyncNode,
         M::GetXattr | M::SetXattr | M::ListXattrs | M::RemoveXattr => Call::Xattr,
         M::GetAcl | M::SetAcl => Call::Acl,
@@ -207,6 +207,12 @@ impl FileSystemDecorator for Fault {
     async fn open(&self, caller: &Caller, id: FileId, access: Access) -> Result<Arc<dyn OpenFile>> {
         self.before(FileSystemMethod::Open).await?;
         let inner = self.inner.open(caller, id, access).await?;
+        Ok(Arc::new(FaultFile { inner, faults: self.faults.clone() }))
+    }
+
+    async fn open_to_execute(&self, caller: &Caller, id: FileId) -> Result<Arc<dyn OpenFile>> {
+        self.before(FileSystemMethod::OpenToExecute).await?;
+        let inner = self.inner.open_to_execute(caller, id).await?;
         Ok(Arc::new(FaultFile { inner, faults: self.faults.clone() }))
     }
 }

@@ -17,6 +17,8 @@
 //!    and would keep them as any other user, because the kernel takes them away only with the
 //!    change from user 0 to another one. So each thread takes the process's identity before it
 //!    first acts for a caller.
+//! 5. What file systems reserve for the superuser, and their quotas, are a right of its own (CAP_SYS_RESOURCE), which the
+//!    kernel leaves to a thread that becomes another user. So a thread gives it up while it acts for an ordinary user.
 
 use crate::rules::{self, Ownership};
 use rustix::fs::Statx;
@@ -28,6 +30,8 @@ use weir_vfs::{Caller, Cred, Error, Permissions, Result};
 
 /// The user that writes accepted data: any but the superuser (65,534 usually owns no files).
 const WRITER: u32 = 65_534;
+/// The right to what is reserved for the superuser.
+const RESERVES: CapabilitySet = CapabilitySet::SYS_RESOURCE;
 
 thread_local! {
     /// Whether this thread has the process's identity, apart from what it assumes.
@@ -41,6 +45,8 @@ thread_local! {
 pub(super) struct Identity {
     own: Cred,
     can_switch: bool,
+    /// Whether the process may use what is reserved for the superuser, and exceed quotas.
+    has_reserves: bool,
 }
 
 /// While it exists, this thread makes file system calls as the caller.
@@ -61,7 +67,9 @@ impl Identity {
                 .map(|groups| groups.into_iter().map(|g| g.as_raw()).collect())
                 .unwrap_or_default(),
         };
-        let mut identity = Self { own, can_switch: false };
+        // Not the effective rights: those of this thread may be fewer.
+        let has_reserves = capabilities(None).is_ok_and(|now| now.permitted.contains(RESERVES));
+        let mut identity = Self { own, can_switch: false, has_reserves };
         if identity.own.uid == 0 {
             identity.can_switch = set_groups(&identity.own.groups).is_ok() && {
                 let probe = set_fs_ids(65_534, 65_534);
@@ -123,6 +131,9 @@ impl Identity {
         if !set_fs_ids(cred.uid, cred.gid) {
             return Err(Error::NotPermitted);
         }
+        if self.has_reserves && cred.uid != 0 {
+            change_rights(|effective, _| effective - RESERVES)?;
+        }
         Ok(assumed)
     }
 
@@ -134,12 +145,7 @@ impl Identity {
             return Err(Error::NotPermitted);
         }
         // The change to user 0 has restored all rights but this one.
-        let now = capabilities(None).map_err(io::Error::from)?;
-        let effective = now.effective | now.permitted & CapabilitySet::SYS_RESOURCE;
-        if effective != now.effective {
-            set_capabilities(None, CapabilitySets { effective, ..now }).map_err(io::Error::from)?;
-        }
-        Ok(())
+        Ok(change_rights(|effective, permitted| effective | permitted & RESERVES)?)
     }
 }
 
@@ -151,9 +157,8 @@ impl Assumed<'_> {
     pub(super) fn count_as_owner(&self) -> Result<()> {
         if self.restore.is_some() {
             // Ends with the identity: switching back to user 0 resets these rights.
-            let now = capabilities(None).map_err(io::Error::from)?;
-            let effective = now.effective | now.permitted & CapabilitySet::FOWNER;
-            set_capabilities(None, CapabilitySets { effective, ..now }).map_err(io::Error::from)?;
+            let owner = CapabilitySet::FOWNER;
+            change_rights(|effective, permitted| effective | permitted & owner)?;
         }
         Ok(())
     }
@@ -175,7 +180,7 @@ pub(super) fn write_unprivileged() {
         }
         // The change of user cleared some effective rights, which are still permitted. Open files
         // can be written with any rights, but FSETID preserves set-user-ID and set-group-ID.
-        let effective = now.effective - CapabilitySet::SYS_RESOURCE;
+        let effective = now.effective - RESERVES;
         Ok(set_capabilities(None, CapabilitySets { effective, ..now })?)
     };
     match become_writer() {
@@ -202,6 +207,9 @@ impl Drop for Assumed<'_> {
         if let Some(identity) = self.restore {
             abort_unless(set_fs_ids(identity.own.uid, identity.own.gid));
             abort_unless(set_groups(&identity.own.groups).is_ok());
+            if identity.has_reserves {
+                abort_unless(change_rights(|effective, own| effective | own & RESERVES).is_ok());
+            }
         }
     }
 }
@@ -220,6 +228,16 @@ fn set_groups(groups: &[u32]) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Changes this thread's effective rights: `to` gets these and the permitted ones.
+fn change_rights(to: impl FnOnce(CapabilitySet, CapabilitySet) -> CapabilitySet) -> io::Result<()> {
+    let now = capabilities(None)?;
+    let effective = to(now.effective, now.permitted);
+    if effective != now.effective {
+        set_capabilities(None, CapabilitySets { effective, ..now })?;
+    }
+    Ok(())
 }
 
 /// Sets the identity for file system calls; returns whether that succeeded.
@@ -284,6 +302,34 @@ mod tests {
         let user = unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) };
         let effective = capabilities(None).unwrap().effective;
         (user as u32, effective.contains(CapabilitySet::SYS_RESOURCE))
+    }
+
+    #[test]
+    fn who_acts_for_a_user_may_not_use_what_is_reserved_for_the_superuser() {
+        let identity = Identity::of_process();
+        if !identity.can_switch() || !now().1 {
+            return weir_skip::skip("this process cannot act as other users, or has no such right");
+        }
+        let before = capabilities(None).unwrap().effective;
+        let user = Caller::As(Cred { uid: 4711, gid: 4711, groups: vec![4711] });
+        for _ in 0..2 {
+            let as_user = identity.assume(&user).unwrap();
+            assert_eq!(now(), (4711, false));
+            as_user.count_as_owner().unwrap();
+            assert_eq!(now(), (4711, false), "as the owner");
+            let start = || {
+                let _as_own = identity.assume(&Caller::Own).unwrap();
+                assert_eq!(now(), (0, true), "a thread that was started meanwhile");
+            };
+            std::thread::scope(|scope| scope.spawn(start).join().unwrap());
+            drop(as_user);
+            assert_eq!(capabilities(None).unwrap().effective, before, "afterwards");
+        }
+        let root = Caller::As(Cred { uid: 0, gid: 4711, groups: vec![4711] });
+        let as_root = identity.assume(&root).unwrap();
+        assert_eq!(now(), (0, true), "a superuser");
+        drop(as_root);
+        assert_eq!(capabilities(None).unwrap().effective, before, "after a superuser");
     }
 
     #[test]

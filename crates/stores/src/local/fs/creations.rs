@@ -4,7 +4,7 @@ use super::LocalFs;
 use crate::local::options::LocalOptions;
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use std::ffi::CStr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
@@ -59,6 +59,28 @@ fn a_file_of_another_user_with_the_name_of_a_new_one_is_not_taken_for_it() {
     let new = fs.root().entry(b"new").with(&new);
     let made = fs.make(&caller, new, (FileKind::Directory, 0o755), make).unwrap();
     assert_eq!((made.uid, made.kind), (USER, FileKind::Directory));
+}
+
+/// Another program may give the new file's name to another user's file between the last look and the removal.
+#[test]
+fn a_new_file_is_removed_with_its_creators_rights() {
+    if !weir_skip::is_root("only root may act as others") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o1777)).unwrap();
+    let fs = LocalFs::open(dir.path(), LocalOptions::default()).unwrap();
+    let dir_fd = std::fs::File::open(dir.path()).unwrap();
+    let caller = Caller::As(Cred { uid: USER, gid: USER, groups: Vec::new() });
+    for owner in [OTHER, USER] {
+        let path = dir.path().join("new");
+        std::fs::write(&path, "").unwrap();
+        chown(&path, Some(owner), Some(owner)).unwrap();
+        let named = std::fs::File::open(&path).unwrap().into();
+        let removed = fs.remove_made(&caller, (dir_fd.as_fd(), c"new"), &named);
+        assert_eq!(removed.is_ok(), owner == USER, "{removed:?}");
+        assert_eq!(path.exists(), owner == OTHER);
+    }
 }
 
 /// An exclusive creation is recognized by its times when it is repeated, also after a kill of this process.

@@ -242,7 +242,7 @@ impl LocalFs {
             Ok(attr) => Ok((attr, made)),
             Err(error) => {
                 // The caller gets the first error.
-                let _ = self.remove_made(dir_fd.as_fd(), &c_name, &made);
+                let _ = self.remove_made(caller, (dir_fd.as_fd(), &c_name), &made);
                 self.directories.changed(dir);
                 Err(error)
             }
@@ -261,14 +261,21 @@ impl LocalFs {
         if is_callers && kind_of(&found) == kind { Ok(()) } else { Err(Error::Busy) }
     }
 
-    /// Removes a new file, unless another program has given its name to another one since.
-    fn remove_made(&self, dir: BorrowedFd<'_>, name: &CStr, made: &OwnedFd) -> Result<()> {
+    /// Removes a new file, unless another program has given its name to another one since. If that happens just before
+    /// the removal, that file is removed, so the caller must have the right to: it has the right to remove its own file.
+    pub(super) fn remove_made(
+        &self,
+        caller: &Caller,
+        (dir, name): (BorrowedFd<'_>, &CStr),
+        made: &OwnedFd,
+    ) -> Result<()> {
         let made = stat(made.as_fd())?;
         if self.tree.stat_name(dir, name)?.stx_ino != made.stx_ino {
             return Ok(());
         }
         let is_dir = kind_of(&made) == FileKind::Directory;
         let flags = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        let _as_caller = self.identity.assume(caller)?;
         Ok(rustix::fs::unlinkat(dir, name, flags).map_err(io::Error::from)?)
     }
 }
