@@ -253,15 +253,17 @@ fn analyzed(args: &[&OsStr]) -> Option<String> {
 }
 
 /// What the server calls and a filter might leave out: without one of them it would be killed, or serve less.
-const CALLS: &str = "accept4 bind capset chown clone3 close_range connect copy_file_range epoll_pwait eventfd2 \
-    faccessat2 fadvise64 fallocate fanotify_init fanotify_mark fchmod fchmodat fchown fchownat fcntl fdatasync fgetxattr \
-    flistxattr flock fremovexattr fsetxattr fstatfs fsync ftruncate futex getdents64 getrandom getsockopt getxattr \
+const CALLS: &str = "\
+    accept4 bind capset chown clone3 close_range connect copy_file_range epoll_pwait eventfd2 faccessat2 fadvise64 \
+    fallocate fanotify_init fanotify_mark fchmod fchmodat fchown fchownat fcntl fdatasync fgetxattr flistxattr \
+    flock fremovexattr fsetxattr fstatfs fsync ftruncate futex getdents64 getrandom getsockopt getxattr \
     inotify_add_watch inotify_init1 io_uring_enter io_uring_register io_uring_setup ioctl lgetxattr linkat listen \
     llistxattr lremovexattr lsetxattr madvise membarrier mkdirat mknodat mmap mprotect mremap munmap \
-    name_to_handle_at newfstatat open_by_handle_at openat openat2 ppoll prctl pread64 preadv preadv2 prlimit64 pwrite64 \
-    pwritev pwritev2 readlinkat recvmsg renameat2 rt_sigaction rt_sigprocmask sched_getaffinity sched_yield sendfile \
-    sendmsg set_robust_list setfsgid setfsuid setgroups setresuid setsockopt shutdown sigaltstack socket socketpair \
-    splice statfs statx symlinkat sync_file_range syncfs uname unlinkat utimensat writev";
+    name_to_handle_at newfstatat open_by_handle_at openat openat2 ppoll prctl pread64 preadv preadv2 prlimit64 \
+    pwrite64 pwritev pwritev2 readlinkat recvmsg renameat2 rt_sigaction rt_sigprocmask sched_getaffinity \
+    sched_yield sendfile sendmsg set_robust_list setfsgid setfsuid setgroups setresuid setsockopt shutdown \
+    sigaltstack socket socketpair splice statfs statx symlinkat sync_file_range syncfs uname unlinkat utimensat \
+    writev";
 
 #[test]
 fn the_servers_unit_permits_what_it_calls() {
