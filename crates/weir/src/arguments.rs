@@ -47,8 +47,8 @@ impl MountArgs {
     /// imply `noexec`. Source: mount(8).
     pub(crate) fn refuses_programs(&self) -> bool {
         let names = self.options.iter().flat_map(|list| list.split(','));
-        let names = names.map(|option| option.split('=').next().unwrap_or_default());
-        let last = names.filter(|name| ["exec", "noexec", "user", "users"].contains(name)).last();
+        let mut names = names.map(|option| option.split('=').next().unwrap_or_default());
+        let last = names.rfind(|name| ["exec", "noexec", "user", "users"].contains(name));
         last.is_some_and(|name| name != "exec")
     }
 }

@@ -116,9 +116,9 @@ mod tests {
 
     #[tokio::test]
     async fn the_last_error_is_returned_if_no_address_answers() {
-        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = nobody.local_addr().unwrap();
-        drop(nobody);
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = closed.local_addr().unwrap();
+        drop(closed);
         let peer = peer_at(vec![addr, addr]);
         let error = connect(&peer, None).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);

@@ -81,8 +81,8 @@ impl Mounted {
         Ok(Answer { nodes: page.nodes, ..Answer::bytes(page.bytes) })
     }
 
-    /// The inode number of a directory's parent, or its own: a server that maps root to another user refuses the look at
-    /// the parent, because the mounting process asks, and not the user who may list the directory.
+    /// The inode number of a directory's parent, or its own: a server that maps root to another user refuses the look
+    /// at the parent, because the mounting process asks, and not the user who may list the directory.
     async fn parent_number(&self, dir: FileId) -> Result<u64, Error> {
         match self.fs.parent(dir).await {
             Err(Error::AccessDenied) => Ok(dir.ino),

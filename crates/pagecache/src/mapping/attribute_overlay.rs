@@ -37,6 +37,8 @@ pub(crate) struct AttributeOverlay {
     shown: u64,
     /// Whether the store's change attributes are time stamps of this machine, in nanoseconds.
     stamps: bool,
+    /// By how much `shown` was raised to the time of a write.
+    raised: u64,
     /// The store's change attribute after our last change; `None` while unknown.
     stored: Option<u64>,
     /// Counts begins and ends of our changes in the store, and detected changes by others.
@@ -85,6 +87,7 @@ impl AttributeOverlay {
         Self {
             shown: attr.change.saturating_add(lead),
             stamps: false,
+            raised: 0,
             stored: Some(attr.change),
             generation: 0,
             under_way: 0,
@@ -101,7 +104,8 @@ impl AttributeOverlay {
 
     /// The store's time stamps, of which its change attributes may consist, are those of this machine.
     pub(crate) fn show_stamps(&mut self, attr: &Attr) {
-        self.stamps = attr.change == nanoseconds(attr.ctime);
+        let is_fine = !attr.change.is_multiple_of(1_000_000_000);
+        self.stamps = is_fine && attr.change == nanoseconds(attr.ctime);
     }
 
     /// A counter that advances with every known change of the file in the store.
@@ -138,7 +142,9 @@ impl AttributeOverlay {
 
     /// The lead of the change attribute shown over the store's.
     pub(crate) fn lead(&self) -> u64 {
-        self.stored.map_or(0, |stored| self.shown.saturating_sub(stored))
+        // Where the store's clock is behind, or has long steps, the time of a write leads its stamp.
+        self.stored
+            .map_or(0, |stored| self.shown.saturating_sub(stored.saturating_add(self.raised)))
     }
 
     /// A caller wrote, truncated or punched: data changed in the cache.
@@ -146,7 +152,9 @@ impl AttributeOverlay {
         // After a crash, the store has the time stamp of an earlier change. What was shown for the
         // data that is lost must not be shown for other data.
         let floor = if self.stamps { nanoseconds(now).saturating_sub(TICK_NANOS) } else { 0 };
-        self.shown = (self.shown + 1).max(floor);
+        self.shown += 1;
+        self.raised += floor.saturating_sub(self.shown);
+        self.shown = self.shown.max(floor);
         self.mtime = Some(now);
         self.ctime = Some(now);
         self.mtime_pending = true;
@@ -296,6 +304,8 @@ mod tests {
         let fs = MemoryFs::new();
         let start = SystemTime::now();
         let root = pollster::block_on(fs.getattr(fs.root())).unwrap();
+        let start = start
+            + Duration::from_nanos(u64::from(nanoseconds(start).is_multiple_of(1_000_000_000)));
         let stored = Attr { change: nanoseconds(start), ctime: start, ..root };
         let after_write = |seconds| {
             let mut overlay = AttributeOverlay::new(&stored, 0, None);
@@ -304,6 +314,9 @@ mod tests {
             overlay.modified(now);
             // No more than the store's stamp of a write at that time.
             assert!(overlay.shown <= nanoseconds(now));
+            // A store whose clock is behind is not led by more than the number of changes.
+            overlay.stored = Some(stored.change);
+            assert_eq!(overlay.lead(), 1);
             overlay.shown
         };
         assert!(after_write(1) < after_write(2));

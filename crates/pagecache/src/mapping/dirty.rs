@@ -129,9 +129,7 @@ impl Mapping {
             Some(retry_at) if !state.is_clean() => self.look_at(state, Some(retry_at)),
             _ => {
                 self.note_unbegun(state);
-                if state.is_clean() {
-                    self.look_at(state, None);
-                } else if state.sweep.is_some() {
+                if state.is_clean() || state.sweep.is_some() {
                     self.look_at(state, None);
                 } else if let Some(at) = state.urgent_at {
                     self.look_at(state, Some(at));
@@ -204,14 +202,26 @@ impl DirtyFile for Mapping {
             list.set_unbegun(&mut listed, unbegun);
         }
         state.listed = Some(listed);
-        let sweep = state.sweep.filter(|_| !pressed && state.failing.is_empty());
+        // All pages are due under pressure, to be tried again, or urgent.
+        let all =
+            pressed || !state.failing.is_empty() || state.urgent_at.is_some_and(|at| at <= now);
+        let sweep = state.sweep.filter(|_| !all);
         drop(state);
         if let Some(ask) = ask {
             let from = sweep.unwrap_or(0);
             let stopped = self.start_writeback(from..u64::MAX, ask, &mut RangeSet::default());
             // Set before as well: writes that end meanwhile have the flusher look again.
-            if sweep.is_some() {
-                self.state.lock().sweep = stopped;
+            let mut state = self.state.lock();
+            // If it is `None`, the file was clean meanwhile.
+            if sweep.is_some() && state.sweep.is_some() {
+                state.sweep = stopped;
+                // Pages before `from` may be urgent, or due to pressure.
+                if stopped.is_none() && from > 0 {
+                    self.note_unbegun(&mut state);
+                    if let Some(at) = state.urgent_at {
+                        self.look_at(&mut state, Some(at));
+                    }
+                }
             }
         }
     }

@@ -185,8 +185,9 @@ impl Purpose {
     }
 }
 
-/// Opens a store's file, at least for reading, as the program itself; if the store refuses that, as `caller`: servers map the superuser to a
-/// user who may not open the files of others. All who open the file use what is opened, so each is checked before.
+/// Opens a store's file, at least for reading, as the program itself; if the store refuses that, as `caller`: servers
+/// map the superuser to a user who may not open the files of others. All who open the file use what is opened, so
+/// each is checked before.
 ///
 /// # Errors
 /// Those of the store.

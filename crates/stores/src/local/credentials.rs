@@ -17,8 +17,9 @@
 //!    and would keep them as any other user, because the kernel takes them away only with the
 //!    change from user 0 to another one. So each thread takes the process's identity before it
 //!    first acts for a caller.
-//! 5. What file systems reserve for the superuser, and their quotas, are a right of its own (CAP_SYS_RESOURCE), which the
-//!    kernel leaves to a thread that becomes another user. So a thread gives it up while it acts for an ordinary user.
+//! 5. What file systems reserve for the superuser, and their quotas, are a right of its own (CAP_SYS_RESOURCE), which
+//!    the kernel leaves to a thread that becomes another user. So a thread gives it up while it acts for an ordinary
+//!    user.
 
 use crate::rules::{self, Ownership};
 use rustix::fs::Statx;

@@ -325,7 +325,9 @@ pub(crate) fn is_done(copier: &Copier, source: &Attr, to: &Place) -> bool {
     if let (Some(mirror), Some(there)) = (&copier.options.mirror, &to.attr) {
         return mirror::is_done(mirror, source, there);
     }
-    let same = |there: &Attr| mirror::is_equal(source, there);
+    // A file that is written in place has all of its size, and a time of its own, before it is complete.
+    let has_time = |there: &Attr| !copier.options.in_place || there.mtime == source.mtime;
+    let same = |there: &Attr| mirror::is_equal(source, there) && has_time(there);
     copier.options.resume_bytes.is_some() && to.attr.as_ref().is_some_and(same)
 }
 

@@ -145,42 +145,49 @@ pub(crate) fn has_other_names(source: &Attr, there: &Attr) -> bool {
 
 /// Whether a regular file is equal by size and time.
 pub(crate) fn is_equal(source: &Attr, there: &Attr) -> bool {
-    there.kind == FileKind::Regular
-        && there.size == source.size
-        && is_kept_as(source.mtime, there.mtime)
+    there.kind == FileKind::Regular && there.size == source.size && is_kept_as(source.mtime, there)
 }
 
 /// The steps in which file systems keep modification times, in nanoseconds: FAT, ext3, exFAT, some servers, NTFS.
 const STEPS: [u128; 5] = [2_000_000_000, 1_000_000_000, 10_000_000, 1_000, 100];
 
-/// Whether a file system that was given the time `set` may keep it as `kept`: it is the same, or cut to
-/// a whole number of its steps.
-fn is_kept_as(set: SystemTime, kept: SystemTime) -> bool {
-    let (Ok(cut), Ok(at)) = (set.duration_since(kept), kept.duration_since(UNIX_EPOCH)) else {
-        return set == kept;
-    };
-    let (cut, at) = (cut.as_nanos(), at.as_nanos());
-    cut == 0 || STEPS.iter().any(|step| cut < *step && at.is_multiple_of(*step))
+/// Whether a file that was given the modification time `set` has it: the same, or cut to a whole number of steps of
+/// its file system. The time of its last change, which no program sets, is in such steps, too.
+fn is_kept_as(set: SystemTime, there: &Attr) -> bool {
+    let nanos = |time: SystemTime| time.duration_since(UNIX_EPOCH).map(|since| since.as_nanos());
+    match (set.duration_since(there.mtime), nanos(there.mtime), nanos(there.ctime)) {
+        (Ok(cut), Ok(mtime), Ok(ctime)) if !cut.is_zero() => STEPS.iter().any(|step| {
+            cut.as_nanos() < *step && mtime.is_multiple_of(*step) && ctime.is_multiple_of(*step)
+        }),
+        _ => set == there.mtime,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::FileSystem;
 
-    #[test]
-    fn a_time_is_kept_in_steps_of_the_file_system() {
+    #[tokio::test]
+    async fn a_time_is_kept_in_steps_of_the_file_system() {
         let time = |nanos| UNIX_EPOCH + Duration::from_nanos(nanos);
+        let root = MemoryFs::new();
+        let some = root.getattr(root.root()).await.unwrap();
+        let at = |mtime, ctime| Attr { mtime, ctime, ..some.clone() };
         let set = time(1_000_000_001_234_567_891);
-        for kept in [
-            1_000_000_001_234_567_891,
-            1_000_000_001_234_567_800,
-            1_000_000_001_234_567_000,
-            1_000_000_001_230_000_000,
-            1_000_000_001_000_000_000,
-            1_000_000_000_000_000_000,
+        for (kept, step) in [
+            (1_000_000_001_234_567_891, 1),
+            (1_000_000_001_234_567_800, 100),
+            (1_000_000_001_234_567_000, 1_000),
+            (1_000_000_001_230_000_000, 10_000_000),
+            (1_000_000_001_000_000_000, 1_000_000_000),
+            (1_000_000_000_000_000_000, 2_000_000_000),
         ] {
-            assert!(is_kept_as(set, time(kept)), "{kept}");
+            assert!(is_kept_as(set, &at(time(kept), time(7 * step))), "{kept}");
+            // A file system with shorter steps keeps the whole time.
+            assert_eq!(is_kept_as(set, &at(time(kept), time(7 * step + 1))), step == 1, "{kept}");
         }
         for other in [
             1_000_000_001_234_567_890,
@@ -190,10 +197,11 @@ mod tests {
             1_000_000_002_000_000_000,
             999_999_998_000_000_000,
         ] {
-            assert!(!is_kept_as(set, time(other)), "{other}");
+            assert!(!is_kept_as(set, &at(time(other), UNIX_EPOCH)), "{other}");
         }
         let before = UNIX_EPOCH - Duration::from_nanos(1_500_000_000);
-        assert!(is_kept_as(before, before) && !is_kept_as(before, time(0)));
+        assert!(is_kept_as(before, &at(before, UNIX_EPOCH)));
+        assert!(!is_kept_as(before, &at(UNIX_EPOCH, UNIX_EPOCH)));
     }
 
     #[test]

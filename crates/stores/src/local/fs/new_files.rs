@@ -262,7 +262,8 @@ impl LocalFs {
     }
 
     /// Removes a new file, unless another program has given its name to another one since. If that happens just before
-    /// the removal, that file is removed, so the caller must have the right to: it has the right to remove its own file.
+    /// the removal, that file is removed, so the caller must have the right to: it has the right to remove its own
+    /// file.
     pub(super) fn remove_made(
         &self,
         caller: &Caller,
