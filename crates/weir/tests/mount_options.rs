@@ -92,7 +92,7 @@ fn options_of_servers_are_refused_for_a_directory() {
     let (near, source) = source();
     let at = near.path().join("mnt");
     fs::create_dir(&at).unwrap();
-    for option in ["vers=4.2", "soft", "uid=1000", "noexec,actimeo=3"] {
+    for option in ["vers=4.2", "soft", "uid=3999999998", "noexec,actimeo=3"] {
         let said = fail(
             1,
             ["mount".as_ref(), "-o".as_ref(), option.as_ref(), source.as_os_str(), at.as_os_str()],

@@ -3,7 +3,9 @@
 //! 1. A connection that replaces a broken one uses the same local port if possible: the reply
 //!    caches of NFSv3 and 4.0 servers identify a resent call by its xid and source address.
 //! 2. An address of several that does not answer delays a connection by [`ATTEMPT_DELAY`]: then the next one is tried
-//!    as well. The first connection that is made is used, and later ones begin with its address.
+//!    as well. The first connection that is made is used, and later ones begin with its address, and leave it only
+//!    when it refuses, or has not answered for [`CONNECT_TIMEOUT`]: another address may be another server, and is
+//!    another client to a reply cache.
 
 use super::peer::{Locate, Peer};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -28,6 +30,8 @@ pub(super) async fn connect(peer: &Peer, port: Option<u16>) -> io::Result<TcpStr
         None => None,
     };
     let mut untried = peer.addrs_to_try().into_iter();
+    let known = port.is_some() || peer.answered.lock().is_some();
+    let delay = if known { CONNECT_TIMEOUT } else { ATTEMPT_DELAY };
     let mut attempts = FuturesUnordered::new();
     loop {
         match untried.next() {
@@ -48,7 +52,7 @@ pub(super) async fn connect(peer: &Peer, port: Option<u16>) -> io::Result<TcpStr
                 }
                 Err(error) => last = error,
             },
-            () = sleep(ATTEMPT_DELAY), if untried.len() > 0 => {}
+            () = sleep(delay), if untried.len() > 0 => {}
         }
     }
 }

@@ -514,16 +514,16 @@ impl V3 {
     }
 
     async fn nlm<C: Call>(&self, cred: &OpaqueAuth, args: &C::Args) -> Result<C::Res> {
-        let connection = self.manager(C::PROCEDURE.name()).await?;
+        let connection = self.manager().await?;
         if self.has_ended() {
             connection.end();
         }
         self.call_on(connection, cred, C::PROCEDURE, args).await
     }
 
-    /// The connection to the lock manager, for `operation`. A hard mount waits for a server that is down until the
+    /// The connection to the lock manager. A hard mount waits for a server that is down until the
     /// mount ends.
-    async fn manager(&self, operation: &'static str) -> Result<&Connection> {
+    async fn manager(&self) -> Result<&Connection> {
         let found = self.locks.connection.get_or_try_init(|| async {
             let ended = self.ended.notified();
             if self.has_ended() {
@@ -537,7 +537,8 @@ impl V3 {
         if self.hard {
             return found.await;
         }
-        let late = |_| Error::TimedOut { server: Arc::clone(&self.server), operation };
+        // Not a time-out of the request: nothing was sent that the server may have executed.
+        let late = |_| Error::NoAnswer { server: Arc::clone(&self.server) };
         timeout(self.patience.limit(), found).await.map_err(late)?
     }
 
