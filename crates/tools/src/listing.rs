@@ -116,7 +116,7 @@ mod tests {
 
     impl Forgetful {
         /// More than a copy uses at a time, and fewer than a tree has.
-        const MOST: usize = 128;
+        const MOST: usize = 512;
 
         fn over(below: Arc<dyn FileSystem>, fsid: u64) -> Arc<dyn FileSystem> {
             Arc::new(Self { below, fsid, knows_made: true, known: Mutex::default() })
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    const DIRECTORIES: usize = 100;
+    const DIRECTORIES: usize = 400;
 
     /// A tree with more directories than [`Forgetful`] knows.
     async fn tree() -> Arc<dyn FileSystem> {
@@ -260,7 +260,7 @@ mod tests {
     /// A tree whose directories are visited again after many others: each of `LEVELS` has `BESIDE` of
     /// them in each directory on the way down.
     const LEVELS: usize = 5;
-    const BESIDE: usize = 20;
+    const BESIDE: usize = 80;
 
     async fn deep_tree() -> Arc<dyn FileSystem> {
         let fs: Arc<dyn FileSystem> = MemoryFs::new();
