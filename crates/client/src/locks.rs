@@ -19,7 +19,7 @@ use crate::protocol::{LockCallback, OpenLockOwner};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
-use weir_vfs::{Lock, LockOwner, LockRange};
+use weir_vfs::{KeptAttributes, Lock, LockOwner, LockRange};
 
 /// Pauses between requests, doubled each time. The longest is short although the server may call
 /// back: Linux before 6.13 records a waiter of version 3 and never calls it.
@@ -89,9 +89,8 @@ pub(crate) async fn request(
     let mut attempt = Granted { opened: undoes, owner, lock, before, later, is_unknown, turn };
     match opened.protocol.lock(&opened.open, owner, lock, waits).await {
         Ok(true) => {
-            if opened.protocol.grant(&opened.open.handle).is_none() {
-                opened.attributes.forget(opened.id);
-            }
+            let file = (opened.id, &opened.open.handle);
+            opened.attributes.forget_kept(&*opened.protocol, file, KeptAttributes::Timed);
             attempt.is_unknown = false;
             opened.owners.changes(owner.owner, lock.range, Some(&attempt.later));
             if caller.strong_count() > 0 {

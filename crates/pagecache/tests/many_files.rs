@@ -8,7 +8,7 @@ use common::{Rig, block_on, read_full, until, write_all};
 use std::sync::atomic::Ordering;
 use weir_pagecache::{Cache, Config};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Access, Caller, CreateMode, FileSystem, IoFlags, SetAttr, XattrMode};
+use weir_vfs::{Access, Caller, CreateMode, FileId, FileSystem, IoFlags, SetAttr, XattrMode};
 
 const PAGE: u64 = 4096;
 const NONE: IoFlags = IoFlags::empty();
@@ -35,24 +35,34 @@ fn pages_of_closed_files_stay_without_the_stores_files() {
     until("closes of the store's files", || rig.store.open_files() <= 1100);
 }
 
-#[test]
-fn a_change_while_the_file_was_closed_is_noticed_at_open() {
+/// A file that was written, synced and closed.
+fn closed_file() -> (Rig, FileId) {
     let rig = Rig::new(8192);
     let file = rig.create("f");
     write_all(&file, b"ours", 0);
     file.sync(false).unwrap();
     let id = file.id();
-    drop(file);
+    (rig, id)
+}
+
+/// Writes to a file of the store beside the rig's cache.
+fn write_as_another(rig: &Rig, id: FileId, data: &[u8]) {
+    let other = Cache::new(Config::default()).unwrap().mount(rig.store.clone());
+    let outside = block_on(other.open(&Caller::Own, id, Access::WRITE)).unwrap();
+    write_all(&outside, data, 0);
+    outside.sync(false).unwrap();
+}
+
+#[test]
+fn a_change_while_the_file_was_closed_is_noticed_at_open() {
+    let (rig, id) = closed_file();
     for many in [0, 2000] {
         // Once with the store's file kept open, and once without.
         for n in 0..many {
             drop(rig.create(&format!("{n}")));
         }
-        let other = Cache::new(Config::default()).unwrap().mount(rig.store.clone());
-        let outside = block_on(other.open(&Caller::Own, id, Access::WRITE)).unwrap();
         let theirs = format!("theirs{many}");
-        write_all(&outside, theirs.as_bytes(), 0);
-        outside.sync(false).unwrap();
+        write_as_another(&rig, id, theirs.as_bytes());
         assert_eq!(read_full(&rig.open(id), 0, 100, NONE), theirs.as_bytes());
     }
     assert_eq!(rig.cache.stats().outside_changes, 2);
@@ -60,12 +70,7 @@ fn a_change_while_the_file_was_closed_is_noticed_at_open() {
 
 #[test]
 fn a_change_of_attributes_hides_no_change_by_others() {
-    let rig = Rig::new(8192);
-    let file = rig.create("f");
-    write_all(&file, b"ours", 0);
-    file.sync(false).unwrap();
-    let id = file.id();
-    drop(file);
+    let (rig, id) = closed_file();
     for many in [0, 2000] {
         // Once with the store's file kept open, and once without.
         for n in 0..many {
@@ -73,10 +78,7 @@ fn a_change_of_attributes_hides_no_change_by_others() {
         }
         for change in [0, 1] {
             let theirs = format!("t{change:03}");
-            let other = Cache::new(Config::default()).unwrap().mount(rig.store.clone());
-            let outside = block_on(other.open(&Caller::Own, id, Access::WRITE)).unwrap();
-            write_all(&outside, theirs.as_bytes(), 0);
-            outside.sync(false).unwrap();
+            write_as_another(&rig, id, theirs.as_bytes());
             let set = SetAttr { mode: Some(0o600 + change), ..SetAttr::default() };
             match change {
                 0 => _ = block_on(rig.fs.setattr(&Caller::Own, id, &set)).unwrap(),

@@ -98,6 +98,28 @@ impl Place {
         }
     }
 
+    /// The target of the symbolic link here, whose identity is `id`.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn link_target(&self, id: FileId) -> weir_vfs::Result<Vec<u8>> {
+        self.found_again(id, || self.fs.readlink(&Caller::Own, id)).await
+    }
+
+    /// Runs `work` on the file here, whose identity is `id`, and its copy `copy` at `to`. Looks both up again as
+    /// [`found_again`](Self::found_again) does.
+    pub(crate) async fn both_found_again<T, F>(
+        &self,
+        id: FileId,
+        (to, copy): (&Self, FileId),
+        work: impl Fn() -> F,
+    ) -> weir_vfs::Result<T>
+    where
+        F: Future<Output = weir_vfs::Result<T>>,
+    {
+        to.found_again(copy, || self.found_again(id, &work)).await
+    }
+
     /// Runs `work` on a name in the directory of this place. Looks the directory up again as
     /// [`found_again`](Self::found_again) does.
     pub async fn with_directory<T, F>(&self, work: impl Fn() -> F) -> weir_vfs::Result<T>

@@ -12,7 +12,7 @@ use crate::protocol::{Handle, Protocol};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use weir_base::sync::Mutex;
-use weir_vfs::{Attr, FileId};
+use weir_vfs::{Attr, FileId, KeptAttributes};
 
 /// Most files cached; a few hundred bytes each.
 const MAX_FILES: usize = 16 << 10;
@@ -108,6 +108,18 @@ impl AttributeCache {
         let mut state = self.state.lock();
         state.changes += 1;
         state.files.remove(&id);
+    }
+
+    /// Drops a file's entry; one under a delegation stays, unless `which` is `All`: a change would have been told.
+    pub(crate) fn forget_kept(
+        &self,
+        protocol: &dyn Protocol,
+        (id, handle): (FileId, &Handle),
+        which: KeptAttributes,
+    ) {
+        if which == KeptAttributes::All || protocol.grant(handle).is_none() {
+            self.forget(id);
+        }
     }
 
     /// Drops all entries: a change of names changes attributes of directories and files.

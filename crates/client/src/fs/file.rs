@@ -36,9 +36,8 @@ impl NfsFs {
             .mount
             .run(move |state| async move {
                 let open = open(Arc::clone(&state.protocol), handle.clone()).await?;
-                if state.protocol.grant(&handle).is_none() {
-                    state.attributes.forget(id);
-                }
+                let timed = KeptAttributes::Timed;
+                state.attributes.forget_kept(&*state.protocol, (id, &handle), timed);
                 // Created here, so that an open whose caller is gone is closed again.
                 let changes = state.open_files.opened(id, &handle);
                 let open_files = Arc::clone(&state.open_files);
@@ -173,9 +172,7 @@ impl OpenFile for NfsFile {
 
     fn forget_attributes(&self, which: KeptAttributes) {
         let Opened { protocol, open, attributes, id, .. } = &*self.opened;
-        if which == KeptAttributes::All || protocol.grant(&open.handle).is_none() {
-            attributes.forget(*id);
-        }
+        attributes.forget_kept(&**protocol, (*id, &open.handle), which);
     }
 
     fn changes_by_others(&self) -> Option<u64> {

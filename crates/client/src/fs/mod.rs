@@ -344,7 +344,11 @@ impl FileSystem for NfsFs {
     }
 
     fn forget_attributes(&self, id: FileId, which: KeptAttributes) {
-        self.mount.state.forget_attributes((id, self.handle(id).ok()), which);
+        // Nothing is asked of a file without a handle.
+        if let Ok(handle) = self.handle(id) {
+            let MountState { protocol, attributes, .. } = &*self.mount.state;
+            attributes.forget_kept(&**protocol, (id, &handle), which);
+        }
     }
 
     async fn setattr(&self, caller: &Caller, id: FileId, masked: &SetAttr) -> Result<Attr> {

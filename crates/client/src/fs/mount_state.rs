@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use weir_rpc::OpaqueAuth;
-use weir_vfs::{Error, FileId, KeptAttributes, Result, WholeFile};
+use weir_vfs::{Error, Result, WholeFile};
 
 /// One mount. It ends when this is dropped.
 pub(crate) struct Mount {
@@ -48,18 +48,6 @@ pub(crate) const MOST_OPERATIONS: usize = 4096;
 pub(crate) const MOST_TRANSFERS: usize = 256;
 
 impl MountState {
-    /// Drops what is kept of a file's attributes; those under a delegation stay, unless `which` is `All`.
-    pub(crate) fn forget_attributes(
-        &self,
-        (id, handle): (FileId, Option<Handle>),
-        which: KeptAttributes,
-    ) {
-        let told = |handle: Handle| self.protocol.grant(&handle).is_some();
-        if which == KeptAttributes::All || !handle.is_some_and(told) {
-            self.attributes.forget(id);
-        }
-    }
-
     /// [`Protocol::put_whole`], unless this mount has the replaced file open and would lose it: a rename of its own
     /// keeps that for its users.
     pub(crate) async fn put_whole(

@@ -201,9 +201,7 @@ impl CachedFs {
         let caller = caller.clone();
         let tasks = mapping.lane().tasks.clone();
         let work = async move {
-            let exclusive = mapping.lock_invalidate().await;
-            mapping.look_before_change(&exclusive).await;
-            mapping.state.lock().overlay.begin();
+            let _exclusive = mapping.begin_attributes().await;
             let result = mapping.store.setattr(&caller, id, &rest).await;
             let mut state = mapping.state.lock();
             state.overlay.end();
@@ -481,9 +479,7 @@ impl CachedFs {
         let Some(mapping) = self.shared.live(id) else { return change.await };
         let tasks = mapping.lane().tasks.clone();
         let work = async move {
-            let exclusive = mapping.lock_invalidate().await;
-            mapping.look_before_change(&exclusive).await;
-            mapping.state.lock().overlay.begin();
+            let _exclusive = mapping.begin_attributes().await;
             let changed = change.await;
             let attr = mapping.stored_attr().await;
             let mut state = mapping.state.lock();

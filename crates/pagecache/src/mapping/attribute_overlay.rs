@@ -175,6 +175,15 @@ impl AttributeOverlay {
         self.under_way -= 1;
     }
 
+    /// The store's change attribute is known.
+    fn store_has(&mut self, change: u64) {
+        self.stored = Some(change);
+        // Nothing leads it any more.
+        if change >= self.shown {
+            self.raised = 0;
+        }
+    }
+
     /// A caller set attributes (not the size) through the cache; they are now `attr`. `mtime_set`
     /// says whether the modification time was among them.
     pub(crate) fn attributes_set(&mut self, attr: &Attr, mtime_set: bool) {
@@ -185,7 +194,7 @@ impl AttributeOverlay {
             self.mtime_pending = false;
         }
         if self.under_way == 0 {
-            self.stored = Some(attr.change);
+            self.store_has(attr.change);
         }
     }
 
@@ -219,7 +228,7 @@ impl AttributeOverlay {
     /// something changed since `generation`.
     pub(crate) fn settled(&mut self, generation: u64, mtime: SystemTime, attr: &Attr) {
         if self.generation == generation {
-            self.stored = Some(attr.change);
+            self.store_has(attr.change);
         }
         if self.mtime == Some(mtime) {
             self.mtime_pending = false;
@@ -243,7 +252,8 @@ impl AttributeOverlay {
         // A store that counts stamps with this machine's clock, or with one that proves nothing.
         let is_old = || SystemTime::now().duration_since(attr.ctime).is_ok_and(|age| age >= PROVEN);
         self.proven = self.others.is_none() || is_old();
-        let known = self.stored.replace(attr.change);
+        let known = self.stored;
+        self.store_has(attr.change);
         self.doubtful &= !self.counted;
         if !resized && !moved && known.is_none_or(|known| known == attr.change) {
             return false;
@@ -315,9 +325,14 @@ mod tests {
             // No more than the store's stamp of a write at that time.
             assert!(overlay.shown <= nanoseconds(now));
             // A store whose clock is behind is not led by more than the number of changes.
-            overlay.stored = Some(stored.change);
+            let shown = overlay.shown;
+            overlay.store_has(stored.change);
             assert_eq!(overlay.lead(), 1);
-            overlay.shown
+            // Once its stamps have come after that, each change counts.
+            overlay.store_has(nanoseconds(now));
+            overlay.shown = nanoseconds(now) + 2;
+            assert_eq!(overlay.lead(), 2);
+            shown
         };
         assert!(after_write(1) < after_write(2));
     }

@@ -234,6 +234,7 @@ impl DirtyFile for Mapping {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::File;
     use crate::testing::Rig;
     use weir_stores::fault::{Call, Rule, What, When};
     use weir_vfs::IoFlags;
@@ -285,21 +286,31 @@ mod tests {
         assert!(urgent_at().unwrap() <= mapping.memory.now());
     }
 
+    /// Dirties a page of a file; those of other numbers are not beside it.
+    fn write_run(file: &File, run: u64) {
+        file.write_at(&[1; 4096], run * 8192, IoFlags::empty()).unwrap();
+    }
+
+    /// A file with so many runs of dirty pages.
+    fn scattered(runs: u64) -> (Rig, File) {
+        let rig = Rig::without_threads();
+        let file = rig.create("f");
+        (0..runs).for_each(|run| write_run(&file, run));
+        (rig, file)
+    }
+
     #[test]
     fn old_scattered_pages_are_written_by_one_look_after_another() {
         const RUNS: u64 = 100;
-        let rig = Rig::without_threads();
-        let file = rig.create("f");
+        let (_rig, file) = scattered(RUNS);
         let mapping = file.open.mapping.clone();
-        let write = |run: u64| file.write_at(&[1; 4096], run * 8192, IoFlags::empty()).unwrap();
-        (0..RUNS).for_each(|run| _ = write(run));
         let due = || mapping.state.lock().listed.as_ref().map(|listed| listed.due);
         mapping.clone().flush(false, mapping.memory.now());
         assert_eq!(file.stats().writeback_ops, 0, "they are not old");
         let old = mapping.memory.now() + AGE;
         mapping.clone().flush(false, old);
         // Behind the flusher, so it waits until it is old.
-        write(0);
+        write_run(&file, 0);
         let mut looks = 1;
         while due().is_some_and(|due| due <= mapping.memory.now()) {
             mapping.clone().flush(false, mapping.memory.now());
@@ -316,11 +327,8 @@ mod tests {
     #[test]
     fn old_pages_whose_writes_failed_are_written_with_the_rest() {
         const RUNS: u64 = 40;
-        let rig = Rig::without_threads();
-        let file = rig.create("f");
+        let (rig, file) = scattered(RUNS);
         let mapping = file.open.mapping.clone();
-        let write = |run: u64| file.write_at(&[1; 4096], run * 8192, IoFlags::empty()).unwrap();
-        (0..RUNS).for_each(|run| _ = write(run));
         let (when, what) = (When::Nth(20), What::Fail(Error::Io));
         rig.store.add(Rule { call: Call::Write, when, what });
         let mut now = mapping.memory.now() + AGE;

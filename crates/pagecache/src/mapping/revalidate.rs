@@ -50,9 +50,17 @@ impl Mapping {
         }
     }
 
+    /// Begins a change of attributes in the store, which excludes changes of the whole file.
+    pub(crate) async fn begin_attributes(self: &Arc<Self>) -> InvalidateLock {
+        let exclusive = self.lock_invalidate().await;
+        self.look_before_change(&exclusive).await;
+        self.state.lock().overlay.begin();
+        exclusive
+    }
+
     /// A look at the store before a change of attributes, which would hide what others have changed before it,
     /// unless the store counts that, or nothing is cached.
-    pub(crate) async fn look_before_change(&self, held: &InvalidateLock) {
+    async fn look_before_change(&self, held: &InvalidateLock) {
         let is_counted = self.file().changes_by_others().is_some();
         if is_counted || self.index.bytes() == 0 || !self.state.lock().is_clean() {
             return;

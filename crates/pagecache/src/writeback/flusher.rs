@@ -21,6 +21,9 @@
 //!            file is clean: leaves the list, and settles times
 //! ```
 //!
+//! Pages that have been dirty for `AGE` are written in one sweep of the file, in order: as many as may be in flight at
+//! each look, and more as soon as those have ended. Pages that are dirtied behind it wait for the next sweep.
+//!
 //! A listed file is also in `unbegun` while it has pages of which no write has begun
 //! (`note_unbegun` enters it, `flush` removes it). States of the flusher's thread:
 //!

@@ -86,7 +86,7 @@ async fn is_like((from, attr): (&Place, &Attr), (to, there): (&Place, &Attr)) ->
         return Ok(false);
     }
     let read = async |place: &Place, id| {
-        let target = place.fs.readlink(&Caller::Own, id).await;
+        let target = place.link_target(id).await;
         target.asked(|| format!("read the symbolic link {}", place.shown))
     };
     Ok(read(from, attr.id).await? == read(to, there.id).await?)

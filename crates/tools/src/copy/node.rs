@@ -11,8 +11,7 @@ use weir_vfs::{Attr, Caller, Error, FileKind, SetAttr, SpecialFile};
 /// Makes a symbolic link like the one at `from`.
 pub(crate) async fn symlink(copier: &Copier, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
     let write = || format!("make the symbolic link {}", to.shown);
-    let read = || from.fs.readlink(&Caller::Own, attr.id);
-    let target = from.found_again(attr.id, read).await;
+    let target = from.link_target(attr.id).await;
     let target = target.asked(|| format!("read the symbolic link {}", from.shown))?;
     let (set, target) = (&SetAttr::default(), &target[..]);
     let make = |name: Vec<u8>| async move {
@@ -22,8 +21,7 @@ pub(crate) async fn symlink(copier: &Copier, from: &Place, attr: &Attr, to: &Pla
     copier.note_changed(&to.fs, to.dir);
     if copier.options.preserve {
         let set = || attributes::set_of_link(copier, Like::new(from, attr), to, &made);
-        let set = to.found_again(made.id, || from.found_again(attr.id, set)).await;
-        set.asked(write)?;
+        from.both_found_again(attr.id, (to, made.id), set).await.asked(write)?;
     }
     add(&copier.tally.symlinks, 1);
     Ok(())
@@ -40,7 +38,7 @@ pub(crate) async fn special(copier: &Copier, from: &Place, attr: &Attr, to: &Pla
     let made = put(copier, to, make).await.asked(write)?;
     copier.note_changed(&to.fs, to.dir);
     let set = || attributes::set(copier, Like::new(from, attr), to, made.id);
-    to.found_again(made.id, || from.found_again(attr.id, set)).await.asked(write)?;
+    from.both_found_again(attr.id, (to, made.id), set).await.asked(write)?;
     add(&copier.tally.special_files, 1);
     Ok(())
 }

@@ -341,7 +341,7 @@ impl Walk<'_> {
         let mended = async move {
             let Some(there) = &to.attr else { return };
             let mend = || mend(&copier, Like::new(&from, &attr), &to, there);
-            let mend = to.found_again(there.id, || from.found_again(attr.id, mend));
+            let mend = from.both_found_again(attr.id, (&to, there.id), mend);
             let mended = tokio::select! {
                 mended = mend => mended,
                 () = copier.interrupted() => return,
@@ -482,7 +482,7 @@ impl Walk<'_> {
     async fn set(&self, made: &Made) {
         let Made { from, attr, to, now, .. } = made;
         let set = || attributes::set_from(self.copier, Like::new(from, attr), to, now);
-        let set = to.found_again(now.id, || from.found_again(attr.id, set)).await;
+        let set = from.both_found_again(attr.id, (to, now.id), set).await;
         match set.asked(|| format!("set the attributes of {}", to.shown)) {
             Ok(()) => self.copier.note_changed(&to.fs, now.id),
             Err(failure) => self.copier.fail(failure),

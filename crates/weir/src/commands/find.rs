@@ -1,5 +1,6 @@
 //! `weir find`: lists the files of trees that have certain properties, as find(1) does.
 
+use super::ls::target;
 use super::with_mounts;
 use crate::arguments::{JsonArgs, MountArgs, location, one_of};
 use crate::ended::Ended;
@@ -15,7 +16,7 @@ use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts};
 use weir_tools::text::shown;
 use weir_tools::walk::{Visited, Walk};
-use weir_vfs::{Caller, FileKind};
+use weir_vfs::FileKind;
 
 /// List the files of trees by name, type, size and time
 #[derive(clap::Args)]
@@ -244,10 +245,11 @@ impl Search<'_> {
             let is_wanted = depth >= self.args.mindepth && self.is_match(&visited, name).await;
             let path = top.below(&visited.names).bytes();
             if is_wanted && self.args.json.wanted() {
-                let target = target(&visited).await.unwrap_or_else(|failure| {
-                    self.fail(&failure);
-                    None
-                });
+                let target =
+                    target(&visited.place, &visited.attr).await.unwrap_or_else(|failure| {
+                        self.fail(&failure);
+                        None
+                    });
                 self.json.push(FileJson::new(&path, &visited.attr, target.as_deref()));
             } else if is_wanted && !out.put(&path)? {
                 return Ok(false);
@@ -291,16 +293,6 @@ impl Search<'_> {
             _ => false,
         }
     }
-}
-
-/// The target of a symbolic link.
-async fn target(visited: &Visited) -> Result<Option<Vec<u8>>> {
-    if visited.attr.kind != FileKind::Symlink {
-        return Ok(None);
-    }
-    let place = &visited.place;
-    let read = place.fs.readlink(&Caller::Own, visited.attr.id).await;
-    read.map(Some).asked(|| format!("read the symbolic link {}", place.shown))
 }
 
 /// Whether an age is of so many minutes: more than that exactly, less exactly, or in the minute that ends there.

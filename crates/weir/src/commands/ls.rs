@@ -12,7 +12,7 @@ use weir_tools::failure::{Asked, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts, Place};
 use weir_tools::text::shown;
-use weir_vfs::{Attr, Caller, FileKind};
+use weir_vfs::{Attr, FileKind};
 
 /// List local and NFS directories
 #[derive(clap::Args)]
@@ -215,12 +215,12 @@ async fn list(
     Ok(Found::Directories(sections))
 }
 
-async fn target(place: &Place, attr: &Attr) -> Result<Option<Vec<u8>>> {
+/// The target of a symbolic link.
+pub(super) async fn target(place: &Place, attr: &Attr) -> Result<Option<Vec<u8>>> {
     if attr.kind != FileKind::Symlink {
         return Ok(None);
     }
-    let read = || place.fs.readlink(&Caller::Own, attr.id);
-    let target = place.found_again(attr.id, read).await;
+    let target = place.link_target(attr.id).await;
     target.asked(|| format!("read the symbolic link {}", place.shown)).map(Some)
 }
 

@@ -9,7 +9,7 @@ use weir_tools::failure::{Asked, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts, Place};
 use weir_tools::text::{shown, size_text};
-use weir_vfs::{Attr, Caller, FileKind};
+use weir_vfs::{Attr, FileKind};
 
 /// Draw a tree of files with their sizes
 #[derive(clap::Args)]
@@ -72,8 +72,7 @@ async fn draw(mounts: &mut Mounts, place: Place, attr: Attr, args: &Args) -> Res
         let about = match line.attr.kind {
             FileKind::Regular => format!("  ({})", size_text(line.attr.size)),
             FileKind::Symlink => {
-                let read = || line.place.fs.readlink(&Caller::Own, line.attr.id);
-                let target = line.place.found_again(line.attr.id, read).await;
+                let target = line.place.link_target(line.attr.id).await;
                 match target.asked(|| format!("read {}", line.place.shown)) {
                     Ok(target) => format!(" -> {}", shown(&target)),
                     Err(failure) => {

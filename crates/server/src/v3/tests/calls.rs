@@ -102,14 +102,20 @@ async fn the_same_call_of_another_program_is_executed() {
     .await;
 }
 
-#[tokio::test]
-async fn a_retransmitted_write_is_not_executed_after_a_later_one() {
+/// A server over a store that can fail and hang.
+async fn over_fault() -> (Arc<Fault>, Fixture) {
     let fault = Fault::over(MemoryFs::new(), 1);
     let config = Config { budget_bytes: 16 << 20, ..Config::default() };
     let fs = Cache::new(config).unwrap().mount(fault.clone());
     let options = ExportOptions { squash: Squash::Nobody, ..Default::default() };
     let export = Export { path: "/".into(), source: "".into(), fs, options };
     let f = Fixture::serve(vec![export], 0, tempfile::tempdir().unwrap()).await;
+    (fault, f)
+}
+
+#[tokio::test]
+async fn a_retransmitted_write_is_not_executed_after_a_later_one() {
+    let (fault, f) = over_fault().await;
     let mut c = f.client().await;
     let file = c.file("file").await;
     let write = |byte: u8| write::Args {
@@ -148,12 +154,7 @@ async fn a_retransmitted_write_is_not_executed_after_a_later_one() {
 /// A client whose write hangs in a disk connects and sends it again and again.
 #[tokio::test]
 async fn a_waiting_duplicate_ends_with_its_connection() {
-    let fault = Fault::over(MemoryFs::new(), 1);
-    let config = Config { budget_bytes: 16 << 20, ..Config::default() };
-    let fs = Cache::new(config).unwrap().mount(fault.clone());
-    let options = ExportOptions { squash: Squash::Nobody, ..Default::default() };
-    let export = Export { path: "/".into(), source: "".into(), fs, options };
-    let f = Fixture::serve(vec![export], 0, tempfile::tempdir().unwrap()).await;
+    let (fault, f) = over_fault().await;
     let mut c = f.client().await;
     let args = write::Args {
         file: c.file("file").await,
