@@ -5,11 +5,11 @@
 
 mod common;
 
-use common::{Random, Rig, pattern, read_full, until, write_all};
+use common::{Random, Rig, block_on, pattern, read_full, until, write_all};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use weir_pagecache::{Config, File};
-use weir_vfs::{Advice, Capabilities, IoFlags};
+use weir_vfs::{Advice, Caller, Capabilities, IoFlags, UNCACHED_MARK, UNCACHED_XATTR, XattrMode};
 
 const PAGE: u64 = 4096;
 const CACHED: IoFlags = IoFlags::empty();
@@ -218,6 +218,24 @@ fn noreuse_makes_operations_uncached_until_normal_and_goes_with_sequential() {
     file.advise(0, 0, Advice::Normal).unwrap();
     read(&file, &bytes, 1000, 1, CACHED);
     assert!(file.resident().iter().any(|r| r.start == 1000 * PAGE));
+}
+
+#[test]
+fn what_advice_brings_in_of_a_file_marked_uncached_goes_with_its_use_or_the_last_close() {
+    let (rig, file, bytes) = rig(1024);
+    let (id, name) = (file.id(), UNCACHED_XATTR);
+    let marked = rig.fs.set_xattr(&Caller::Own, id.xattr(name), UNCACHED_MARK, XattrMode::Either);
+    block_on(marked).unwrap();
+    let resident = || rig.fs.residency(id).map_or(0, |found| found.resident_bytes / PAGE);
+    file.advise(0, 8 * PAGE, Advice::WillNeed).unwrap();
+    until("the fill", || resident() == 8);
+    read(&file, &bytes, 0, 8, CACHED);
+    // They stay only where a prune found the file busy.
+    assert!(resident() <= 8 * rig.cache.stats().prune_skips);
+    file.advise(100 * PAGE, 8 * PAGE, Advice::WillNeed).unwrap();
+    until("the second fill", || resident() >= 8);
+    drop(file);
+    assert_eq!(resident(), 0);
 }
 
 #[test]

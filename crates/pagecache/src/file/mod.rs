@@ -327,7 +327,8 @@ impl File {
     /// * `NoReuse`: its operations are uncached (no effect if the store does not support them).
     ///
     /// For the range (`len` 0: to the end):
-    /// * `WillNeed`: brings in missing pages, up to half of the budget.
+    /// * `WillNeed`: brings in missing pages, up to half of the budget. Where operations are uncached, the first use
+    ///   drops them, or the file's last close.
     /// * `DontNeed`: drops clean whole pages; starts writeback of dirty ones, which stay.
     ///
     /// # Errors None at present.
@@ -349,7 +350,7 @@ impl File {
             }
             Advice::WillNeed => {
                 let pages = pages_spanning(offset, end.min(self.size()).saturating_sub(offset));
-                let policy = CachePolicy::uncached_if(open.noreuse.load(Ordering::Relaxed));
+                let policy = open.default_policy();
                 let mut left = memory.arena.frames() as usize / 2;
                 mapping.fill_missing(pages, Purpose { policy, mark: None }, &mut |want| {
                     let want = want.min(left);

@@ -181,7 +181,7 @@ impl Open {
     /// The policy of operations without a flag of their own: uncached after `NoReuse` advice, or if
     /// the file is marked as uncached.
     #[inline]
-    fn default_policy(&self) -> CachePolicy {
+    pub(crate) fn default_policy(&self) -> CachePolicy {
         let noreuse = self.noreuse.load(Ordering::Relaxed);
         CachePolicy::uncached_if(noreuse || self.mapping.uncached.load(Ordering::Relaxed))
     }

@@ -3,7 +3,10 @@
 use super::*;
 use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
 use weir_nfs::v4::attr::{self, ModeMasked, ModeUmask, SecLabel};
-use weir_nfs::v4::op::{commit, create, nverify, read, readdir, setattr, setxattr, verify, write};
+use weir_nfs::v4::op::io_advise::Hint;
+use weir_nfs::v4::op::{
+    commit, create, io_advise, nverify, read, readdir, setattr, setxattr, verify, write,
+};
 use weir_nfs::v4::types::{FileType, NfsTime, SetTime, StableHow};
 use weir_nfs::v4::{Bitmap, attr::Fattr};
 use weir_vfs::{
@@ -446,6 +449,14 @@ async fn io_on_a_file_marked_uncached_leaves_no_pages() {
     c.on(&file, put(StableHow::FileSync)).await;
     let pruned = f.fs.cache().stats().pruned_pages - before.pruned_pages;
     assert!(open.resident().is_empty() && pruned >= 64, "{pruned} pages were pruned");
+    // Advice brings pages in, and the next read drops them.
+    let fills = || f.fs.cache().stats().fills;
+    let (before, hints) = (fills(), Bitmap::of(&[Hint::WillNeed as u32]));
+    let advice = io_advise::Args { stateid, offset: 0, count: 0, hints };
+    assert!(matches!(c.on(&file, Op::IoAdvise(advice)).await, OpRes::IoAdvise(Ok(_))));
+    assert!(fills() > before, "the advice is heeded");
+    c.on(&file, get()).await;
+    assert!(open.resident().is_empty(), "what the advice has brought in is still there");
 
     // The mark belongs to the file and outlives the cache.
     let name = UNCACHED_XATTR;
