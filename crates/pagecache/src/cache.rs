@@ -225,9 +225,7 @@ impl Cache {
                 ),
             ));
         }
-        memory.arena.set_limit(frames_of(bytes));
-        memory.queues.lock().resize(frames_of(bytes));
-        memory.background.resizing.store(true, Ordering::SeqCst);
+        memory.set_budget(frames_of(bytes));
         memory.waiters.notify();
         self.writeback().cleaned.notify();
         memory.kick_flushers();
@@ -240,7 +238,7 @@ impl Cache {
         let memory = self.memory();
         loop {
             let ticket = memory.background.resized.ticket();
-            if !memory.background.resizing.load(Ordering::SeqCst) {
+            if !memory.background.is_resizing() {
                 return;
             }
             memory.background.resized.wait(ticket).await;

@@ -466,6 +466,12 @@ impl Arena {
         self.limit.store(list.limit(), Ordering::Relaxed);
     }
 
+    /// Keeps the limit from changing, and memory from being returned, while the result exists.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn hold_limit(&self) -> impl Sized + '_ {
+        self.free.resizing.lock()
+    }
+
     /// Returns the memory of free frames above the limit to the system; returns the frames above it
     /// that are in use.
     pub(crate) fn release_above(&self) -> Vec<FrameNo> {

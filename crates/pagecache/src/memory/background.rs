@@ -39,7 +39,7 @@ impl Reclaimer {
     fn nap(&mut self, memory: &Memory) -> Duration {
         if memory.waiters.any() {
             self.lull.nap(memory)
-        } else if !memory.retired.is_empty() || memory.background.resizing.load(Ordering::SeqCst) {
+        } else if !memory.retired.is_empty() || memory.background.is_resizing() {
             Duration::from_millis(5)
         } else {
             Duration::from_secs(1)
@@ -52,7 +52,7 @@ impl Reclaimer {
         let moved = memory.waiters.moved();
         memory.collect();
         let (used, frames) = (memory.arena.used_frames(), memory.arena.frames());
-        let resizing = state.resizing.load(Ordering::SeqCst);
+        let resizing = state.is_resizing();
         // Set before `short` is cleared, so that an observer finds at least one of the two.
         state.reclaiming.store(true, Ordering::SeqCst);
         let short = state.short.swap(false, Ordering::SeqCst) || resizing;
@@ -81,9 +81,8 @@ impl Memory {
     fn is_reclaim_due(&self) -> bool {
         let state = &self.background;
         self.waiters.any()
-            || [&state.short, &state.resizing, &state.stop]
-                .iter()
-                .any(|it| it.load(Ordering::SeqCst))
+            || state.is_resizing()
+            || [&state.short, &state.stop].iter().any(|it| it.load(Ordering::SeqCst))
     }
 
     /// Wakes the reclaimer if frames should get memory before their first use.

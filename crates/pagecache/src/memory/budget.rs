@@ -80,19 +80,28 @@ impl Memory {
         limits
     }
 
-    /// Continues a change of the budget, after reclaim; to be called until the budget is reached.
+    /// Sets the budget; [`resize`](Self::resize) carries the change out.
+    pub(crate) fn set_budget(&self, frames: u32) {
+        self.arena.set_limit(frames);
+        self.queues.lock().resize(frames);
+        // Counted last: what reaches a budget begins with its count, and so with its limit.
+        self.background.budgets_set.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Continues a change of the budget, after reclaim; to be called, by one thread at a time, until the
+    /// budget is reached.
     pub(crate) fn resize(&self) {
+        // A budget that is set after this is reached by a later call.
+        let set = self.background.budgets_set.load(Ordering::SeqCst);
         if self.arena.used_frames() > self.arena.frames() {
             return;
         }
-        // A budget that is set after this is seen by the next call.
-        self.background.resizing.store(false, Ordering::SeqCst);
         let above = self.arena.release_above();
         if above.is_empty() && self.arena.used_frames() <= self.arena.frames() {
+            self.background.budgets_reached.store(set, Ordering::SeqCst);
             self.background.resized.notify();
             return;
         }
-        self.background.resizing.store(true, Ordering::SeqCst);
         let number = |frame: &FrameNo| self.arena.meta(*frame).mapping.load(Ordering::Relaxed);
         for group in above.chunk_by(|a, b| number(a) == number(b)) {
             if let Some(owner) = self.owners.get(number(&group[0])) {
@@ -100,5 +109,40 @@ impl Memory {
             }
         }
         self.collect();
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::testing::{Rig, poll_once};
+    use std::pin::pin;
+    use std::thread::yield_now;
+
+    #[test]
+    fn a_budget_is_reached_only_when_its_memory_is_returned() {
+        let rig = Rig::without_threads();
+        let cache = rig.fs.cache();
+        let memory = cache.memory();
+        let is_reached = || poll_once(pin!(cache.budget_reached())).is_ready();
+        assert!(is_reached(), "the first one");
+        cache.set_budget(1 << 20).unwrap();
+        assert!(!is_reached());
+        // As if the system took long to take the memory.
+        let held = memory.arena.hold_limit();
+        std::thread::scope(|scope| {
+            let resize = scope.spawn(|| memory.resize());
+            for _ in 0..1000 {
+                assert!(!is_reached(), "it still has its memory");
+                yield_now();
+            }
+            drop(held);
+            resize.join().unwrap();
+        });
+        assert!(is_reached());
+        // One that is set meanwhile is another one.
+        cache.set_budget(1 << 19).unwrap();
+        assert!(!is_reached());
+        memory.resize();
+        assert!(is_reached());
     }
 }

@@ -34,7 +34,7 @@ use crate::wait::WaitQueue;
 use std::sync::Arc;
 use std::time::Instant;
 use weir_base::sync::Mutex;
-use weir_base::sync::atomic::{AtomicBool, AtomicU32};
+use weir_base::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// What memory management asks of writeback: only clean pages can be reclaimed.
 pub(crate) trait Flushers: Send + Sync {
@@ -77,10 +77,20 @@ pub(crate) struct Background {
     reclaiming: AtomicBool,
     /// The last handle of the cache is gone.
     pub(crate) stop: AtomicBool,
-    /// A new budget has not been reached yet.
-    pub(crate) resizing: AtomicBool,
+    /// Number of changes of the budget.
+    budgets_set: AtomicU64,
+    /// How many of them there had been when the cache began the work that reached the last one.
+    budgets_reached: AtomicU64,
     /// Notified when a new budget is reached.
     pub(crate) resized: WaitQueue,
+}
+
+impl Background {
+    /// Whether a new budget has not been reached yet.
+    pub(crate) fn is_resizing(&self) -> bool {
+        let reached = self.budgets_reached.load(Ordering::SeqCst);
+        reached != self.budgets_set.load(Ordering::SeqCst)
+    }
 }
 
 impl Memory {

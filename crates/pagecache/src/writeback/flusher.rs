@@ -175,7 +175,7 @@ impl Lane {
         let pressed = stopping
             || self.writeback.pages() > memory.limits().dirty_background
             || memory.waiters.any()
-            || memory.background.resizing.load(Ordering::SeqCst)
+            || memory.background.is_resizing()
             || memory.index_is_large();
         let now = memory.now();
         for mapping in self.to_look_at(memory, stopping, pressed, now) {
