@@ -180,8 +180,9 @@ pub(crate) struct Arena {
 
 struct Free {
     list: Mutex<FrameBitmap>,
-    /// Held while the limit must not change.
-    resizing: Mutex<()>,
+    /// Held while the limit must not change. The frames above it that were in use when the memory of the
+    /// others was returned; `None` if it has not been returned since the limit was set.
+    resizing: Mutex<Option<Vec<FrameNo>>>,
     /// A copy of the list's count, for readers without its lock.
     used: AtomicU32,
     /// Counts returns of frames.
@@ -212,7 +213,7 @@ impl Arena {
             limit: AtomicU32::new(limit),
             free: CachePadded::new(Free {
                 list: Mutex::new(FrameBitmap::new(reserved, limit)),
-                resizing: Mutex::new(()),
+                resizing: Mutex::new(None),
                 used: AtomicU32::new(0),
                 returns: AtomicU32::new(0),
                 behind: AtomicBool::new(false),
@@ -460,7 +461,8 @@ impl Arena {
     /// [`reserved`](Self::reserved). If more are in use, none is handed out until enough were
     /// returned.
     pub(crate) fn set_limit(&self, limit: u32) {
-        let _resizing = self.free.resizing.lock();
+        let mut left = self.free.resizing.lock();
+        *left = None;
         let mut list = self.free.list.lock();
         list.set_limit(limit.clamp(1, self.reserved()));
         self.limit.store(list.limit(), Ordering::Relaxed);
@@ -475,8 +477,33 @@ impl Arena {
     /// Returns the memory of free frames above the limit to the system; returns the frames above it
     /// that are in use.
     pub(crate) fn release_above(&self) -> Vec<FrameNo> {
-        // Free frames above the limit stay free as long as it does not move.
-        let _resizing = self.free.resizing.lock();
+        // Free frames above the limit stay free, and without memory, as long as it does not move: once all
+        // were looked at, only the used ones are left, and these lose their memory when they are freed.
+        let mut left = self.free.resizing.lock();
+        let used = match left.take() {
+            Some(used) => self.still_used(&used),
+            None => self.release_free_above(),
+        };
+        if used.is_empty() {
+            self.free.list.lock().released_above();
+        } else {
+            *left = Some(used.clone());
+        }
+        used
+    }
+
+    /// Those of the frames that are in use.
+    fn still_used(&self, frames: &[FrameNo]) -> Vec<FrameNo> {
+        let mut used = Vec::new();
+        for part in frames.chunks(RELEASE) {
+            let list = self.free.list.lock();
+            used.extend(part.iter().copied().filter(|&frame| !list.is_free(frame)));
+        }
+        used
+    }
+
+    /// Looks at all frames above the limit, which does not move meanwhile.
+    fn release_free_above(&self) -> Vec<FrameNo> {
         let above = self.free.list.lock().above();
         let mut used = Vec::new();
         for start in above.clone().step_by(RELEASE) {
@@ -486,9 +513,6 @@ impl Arena {
             drop(list);
             used.extend(busy);
             self.release(&free);
-        }
-        if used.is_empty() {
-            self.free.list.lock().released_above();
         }
         used
     }

@@ -189,6 +189,41 @@ fn frames_above_a_lower_limit_lose_their_memory_when_they_are_returned() {
 
 #[test]
 #[cfg(not(miri))]
+fn memory_above_a_lower_limit_is_returned_once_however_long_a_frame_is_in_use() {
+    const FRAMES: u32 = 1000;
+    // A free frame above the limit: whether it still has memory shows whether it was looked at.
+    const FREE: FrameNo = FrameNo(500);
+    let arena = Arc::new(Arena::new(FRAMES, FRAMES).unwrap());
+    let mut all = arena.take(FRAMES as usize, FRAMES as usize).unwrap();
+    let used = all.publish(FRAMES as usize - 1, 0, PAGE_SIZE);
+    drop(all);
+    // SAFETY: within the arena's mapping, and nothing refers to it.
+    let give_memory = || unsafe { arena.ptr(FREE).write(1) };
+    let has_memory = || with_memory(&arena, FREE.0..FREE.0 + 1)[0];
+    arena.set_limit(10);
+    give_memory();
+    assert_eq!(arena.release_above(), [used]);
+    assert!(!has_memory());
+    give_memory();
+    assert_eq!(arena.release_above(), [used]);
+    assert!(has_memory(), "all frames were looked at again");
+    arena.set_limit(11);
+    assert_eq!(arena.release_above(), [used]);
+    assert!(!has_memory(), "there was a new limit");
+    assert_eq!(arena.unpin([used].into_iter()), 1);
+    assert!(arena.release_above().is_empty());
+    assert!(!with_memory(&arena, 11..FRAMES).contains(&true));
+    // Frames that were above the limit are used again, and returned again.
+    arena.set_limit(FRAMES);
+    let mut all = arena.take(FRAMES as usize, FRAMES as usize).unwrap();
+    all.write(FREE.index(), 0, b"used");
+    drop(all);
+    arena.set_limit(10);
+    assert!(arena.release_above().is_empty() && !has_memory());
+}
+
+#[test]
+#[cfg(not(miri))]
 fn memory_beyond_the_limit_is_less_than_a_huge_page() {
     use crate::memory::frame_bitmap::COMMIT;
     const FRAMES: u32 = 16 * COMMIT;
