@@ -1,13 +1,18 @@
 //! Shared by unit tests: a cache over a store whose calls fail, or are held back, by rules.
 
 use crate::{Background, Cache, CachedFs, Config, File};
+use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::task::{Context, Poll, Waker};
 use std::thread::yield_now;
+use weir_base::sync::Mutex;
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
-use weir_vfs::{Access, Caller, CreateMode, FileId, FileSystem, SetAttr};
+use weir_vfs::{
+    Access, Caller, CreateMode, FileId, FileSystem, FileSystemDecorator, FileSystemMethod, Result,
+    SetAttr,
+};
 
 pub(crate) struct Rig {
     pub(crate) store: Arc<Fault>,
@@ -78,6 +83,36 @@ impl Rig {
         let (go_on, hung) = channel::<()>();
         self.fs.shared.dirty.lane.tasks.spawn(async move { _ = hung.recv() });
         go_on
+    }
+}
+
+/// A store that panics in a call when it is told to.
+pub(crate) struct Panicking {
+    below: Arc<MemoryFs>,
+    at: Mutex<Option<FileSystemMethod>>,
+}
+
+impl Panicking {
+    pub(crate) fn over(below: Arc<MemoryFs>) -> Arc<Self> {
+        Arc::new(Self { below, at: Mutex::default() })
+    }
+
+    /// Has the next call of `method` panic.
+    pub(crate) fn panic_at(&self, method: FileSystemMethod) {
+        *self.at.lock() = Some(method);
+    }
+}
+
+#[async_trait]
+impl FileSystemDecorator for Panicking {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.below
+    }
+
+    async fn before(&self, method: FileSystemMethod) -> Result<()> {
+        let panics = self.at.lock().take_if(|at| *at == method).is_some();
+        assert!(!panics, "on purpose");
+        Ok(())
     }
 }
 

@@ -201,10 +201,9 @@ impl CachedFs {
         let caller = caller.clone();
         let tasks = mapping.lane().tasks.clone();
         let work = async move {
-            let _exclusive = mapping.begin_attributes().await;
+            let mut begun = mapping.begin_attributes().await;
             let result = mapping.store.setattr(&caller, id, &rest).await;
-            let mut state = mapping.state.lock();
-            state.overlay.end();
+            let mut state = begun.end();
             let mut attr = result?;
             state.overlay.attributes_set(&attr, rest.mtime.is_some());
             drop(state);
@@ -479,11 +478,10 @@ impl CachedFs {
         let Some(mapping) = self.shared.live(id) else { return change.await };
         let tasks = mapping.lane().tasks.clone();
         let work = async move {
-            let _exclusive = mapping.begin_attributes().await;
+            let mut begun = mapping.begin_attributes().await;
             let changed = change.await;
             let attr = mapping.stored_attr().await;
-            let mut state = mapping.state.lock();
-            state.overlay.end();
+            let mut state = begun.end();
             changed?;
             if let Ok((attr, _)) = &attr {
                 state.overlay.attributes_set(attr, false);

@@ -156,6 +156,15 @@ impl Mapping {
     }
 }
 
+/// A task that settles the times, queued or running. Its end counts also if the store panics.
+struct Settling(Arc<Mapping>);
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        self.0.state.lock().settling -= 1;
+    }
+}
+
 impl DirtyFile for Mapping {
     fn flush(self: Arc<Self>, pressed: bool, now: Instant) {
         let mut state = self.state.lock();
@@ -169,11 +178,10 @@ impl DirtyFile for Mapping {
             state.settling += usize::from(!queued);
             drop(state);
             if !queued {
-                let settled = self.clone();
+                let settling = Settling(self.clone());
                 self.lane().tasks.spawn(async move {
-                    settled.state.lock().settle_queued = false;
-                    settled.settle().await;
-                    settled.state.lock().settling -= 1;
+                    settling.0.state.lock().settle_queued = false;
+                    settling.0.settle().await;
                 });
             }
             return;
@@ -235,9 +243,10 @@ impl DirtyFile for Mapping {
 mod tests {
     use super::*;
     use crate::File;
-    use crate::testing::Rig;
+    use crate::testing::{Panicking, Rig};
     use weir_stores::fault::{Call, Rule, What, When};
-    use weir_vfs::IoFlags;
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::{FileSystemMethod, IoFlags};
 
     #[test]
     fn a_few_uncached_pages_wait_for_others() {
@@ -369,6 +378,21 @@ mod tests {
         while mapping.state.lock().overlay.pending().is_some() {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_task_that_panics_while_it_writes_times_has_ended() {
+        let store = Panicking::over(MemoryFs::new());
+        let rig = Rig::without_threads_over(store.clone());
+        let file = rig.create("f");
+        let mapping = &file.open.mapping;
+        file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
+        pollster::block_on(mapping.write_back(0..u64::MAX)).unwrap();
+        mapping.clone().flush(false, Instant::now());
+        assert_eq!(mapping.state.lock().settling, 1);
+        store.panic_at(FileSystemMethod::Setattr);
+        mapping.lane().tasks.run_ready();
+        assert_eq!(mapping.state.lock().settling, 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The exclusive right to change the whole file.
 pub(crate) struct InvalidateLock {
-    mapping: Arc<Mapping>,
+    pub(super) mapping: Arc<Mapping>,
 }
 
 impl Drop for InvalidateLock {

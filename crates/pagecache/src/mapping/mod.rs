@@ -15,6 +15,7 @@
 //! 6. Zeros shown past the store's end of file were never written (`mapping/early_eof.rs`).
 //! 7. The store never has two writes of the same page in flight.
 
+pub(crate) mod attribute_change;
 pub(crate) mod attribute_overlay;
 pub(crate) mod closed_file;
 pub(crate) mod dirty;

@@ -15,6 +15,7 @@
 //! 6. A change of attributes is preceded by a look, for the same reason.
 //! 7. Write access is given up only while no open file may write and nothing is dirty.
 
+use crate::mapping::attribute_change::AttributeChange;
 use crate::mapping::attribute_overlay::Look;
 use crate::mapping::invalidate_lock::InvalidateLock;
 use crate::mapping::{Mapping, Purpose, State, open_stored};
@@ -51,11 +52,10 @@ impl Mapping {
     }
 
     /// Begins a change of attributes in the store, which excludes changes of the whole file.
-    pub(crate) async fn begin_attributes(self: &Arc<Self>) -> InvalidateLock {
+    pub(crate) async fn begin_attributes(self: &Arc<Self>) -> AttributeChange {
         let exclusive = self.lock_invalidate().await;
         self.look_before_change(&exclusive).await;
-        self.state.lock().overlay.begin();
-        exclusive
+        AttributeChange::begin(exclusive)
     }
 
     /// A look at the store before a change of attributes, which would hide what others have changed before it,

@@ -18,6 +18,7 @@
 //!
 //! `writeback/flusher.rs` says when, and `mapping/writeback_wait.rs` waits for it.
 
+use crate::mapping::attribute_change::AttributeChange;
 use crate::mapping::index::{Replacement, Slot};
 use crate::mapping::{Mapping, State};
 use crate::memory::Memory;
@@ -356,21 +357,17 @@ impl Mapping {
         }
         let mapping = self.clone();
         let work = async move {
-            let _exclusive = mapping.lock_invalidate().await;
+            let exclusive = mapping.lock_invalidate().await;
             // Nothing is left to set if another call has done it.
             if wanted(&mapping).is_none() || mapping.others_came_first().await {
                 return;
             }
             let Some(mtime) = wanted(&mapping) else { return };
-            let generation = {
-                let mut state = mapping.state.lock();
-                state.overlay.begin();
-                state.overlay.generation()
-            };
+            let mut begun = AttributeChange::begin(exclusive);
+            let generation = begun.generation;
             let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
             let result = mapping.store.setattr(&Caller::Own, mapping.id, &set).await;
-            let mut state = mapping.state.lock();
-            state.overlay.end();
+            let mut state = begun.end();
             if let Ok(attr) = result {
                 state.overlay.settled(generation + 1, mtime, &attr);
             }
