@@ -6,8 +6,12 @@
 mod common;
 
 use common::{Random, Rig, block_on, pattern, read_full, until, write_all};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
+use weir_pagecache::File;
 use weir_vfs::{Capabilities, Error, IoFlags};
 
 const PAGE: u64 = 4096;
@@ -571,4 +575,40 @@ fn i2_the_page_at_a_streams_position_is_reclaimed_first() {
     read_full(&file, 100 * PAGE, 10 * 4096, CACHED);
     assert!(file.resident()[0].start > 0, "{:?}", file.resident());
     assert_eq!(rig.cache.stats().reclaimed_uncached, 1);
+}
+
+#[test]
+fn a_file_in_a_thread_local_may_be_dropped_when_the_thread_ends() {
+    /// Reports whether the drop of its file has succeeded.
+    struct Kept(Option<File>, Sender<bool>);
+
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            // A panic in a destructor of a thread-local aborts the process.
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop(self.0.take())));
+            self.1.send(dropped.is_ok()).unwrap();
+        }
+    }
+
+    thread_local! {
+        static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
+    }
+    let rig = Rig::new(64);
+    let file = rig.cold("f", &pattern(2 * 4096, 27));
+    let id = file.id();
+    let (report, reported) = channel();
+    let thread = std::thread::spawn(move || {
+        // Made before the thread first uses the cache, so it is dropped after what the cache keeps there.
+        KEPT.set(Some(Kept(Some(file), report)));
+        KEPT.with_borrow(|kept| {
+            let file = kept.as_ref().unwrap().0.as_ref().unwrap();
+            // The file's close drops the page.
+            read_full(file, 0, 100, UNCACHED);
+        });
+    });
+    assert!(reported.recv().unwrap());
+    thread.join().unwrap();
+    if rig.cache.stats().prune_skips == 0 {
+        assert_eq!(rig.fs.residency(id).map(|found| found.resident_bytes), Some(0));
+    }
 }

@@ -15,8 +15,11 @@
 //! frames that wait for their epoch count against the budget, so any thread that is short of memory
 //! must be able to count and recover them.
 //!
-//! Soundness: the one `unsafe` block is a guard's way back to its thread's line. Guards cannot
-//! leave their thread, and do not outlive it, as no thread-local holds one.
+//! 5. The destructor of a thread-local may enter after the thread's line is gone (it may drop a file, say). It
+//!    gets a line for that guard alone.
+//!
+//! Soundness: the `unsafe` blocks are a guard's way back to its line. Guards cannot leave their thread, and do
+//! not outlive its line, as no thread-local holds one; a line made for one guard is freed by that guard alone.
 
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
@@ -47,13 +50,15 @@ weir_base::sync::lazy_global! {
 struct Local {
     entered: Arc<CachePadded<AtomicU64>>,
     depth: Cell<u32>,
+    /// It belongs to one guard, which frees it.
+    is_for_one_guard: bool,
 }
 
 impl Local {
-    fn register() -> Self {
+    fn register(is_for_one_guard: bool) -> Self {
         let entered = Arc::new(CachePadded::new(AtomicU64::new(OUTSIDE)));
         THREADS.write().push(entered.clone());
-        Self { entered, depth: Cell::new(0) }
+        Self { entered, depth: Cell::new(0), is_for_one_guard }
     }
 
     /// Enters a domain while inside one.
@@ -75,7 +80,7 @@ impl Drop for Local {
 }
 
 weir_base::sync::thread_local! {
-    static LOCAL: Local = Local::register();
+    static LOCAL: Local = Local::register(false);
 }
 
 /// While it exists, nothing that this thread finds in an index of the domain is reused.
@@ -101,7 +106,7 @@ impl Domain {
     /// Enters the domain; may be nested.
     #[inline]
     pub(crate) fn enter(&self) -> Guard {
-        LOCAL.with(|local| {
+        let entered = LOCAL.try_with(|local| {
             let depth = local.depth.get();
             if depth == 0 {
                 announce(&local.entered, self.moment.load(Ordering::Relaxed));
@@ -110,7 +115,17 @@ impl Domain {
             }
             local.depth.set(depth + 1);
             Guard { local }
-        })
+        });
+        entered.unwrap_or_else(|_| self.enter_without_local())
+    }
+
+    /// Enters after the thread's line is gone.
+    #[cold]
+    fn enter_without_local(&self) -> Guard {
+        let local = Box::new(Local::register(true));
+        announce(&local.entered, self.moment.load(Ordering::Relaxed));
+        local.depth.set(1);
+        Guard { local: Box::into_raw(local) }
     }
 
     /// The tag for memory that was just unlinked.
@@ -165,6 +180,10 @@ impl Drop for Guard {
         local.depth.set(depth);
         if depth == 0 {
             local.entered.store(OUTSIDE, Ordering::Release);
+            if local.is_for_one_guard {
+                // SAFETY: made by `Box::into_raw` for this guard, and not used any more.
+                drop(unsafe { Box::from_raw(self.local.cast_mut()) });
+            }
         }
     }
 }
@@ -172,7 +191,8 @@ impl Drop for Guard {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::{Weak, mpsc};
 
     /// Runs `meanwhile` while another thread has entered `domains`, in this order.
     fn while_inside(domains: &[&Domain], meanwhile: impl FnOnce()) {
@@ -246,6 +266,43 @@ mod tests {
             LOCAL.with(|local| Arc::downgrade(&local.entered))
         });
         assert_eq!(line.join().unwrap().strong_count(), 0);
+    }
+
+    /// Enters a domain when the thread ends, and reports whether that delayed reuse, and its line.
+    struct Last(Arc<Domain>, mpsc::Sender<(bool, Weak<CachePadded<AtomicU64>>)>);
+
+    impl Drop for Last {
+        fn drop(&mut self) {
+            let Self(domain, report) = self;
+            // A panic in a destructor of a thread-local aborts the process.
+            let entered = catch_unwind(AssertUnwindSafe(|| {
+                let guard = domain.enter();
+                // SAFETY: the guard exists.
+                let line = Arc::downgrade(unsafe { &(*guard.local).entered });
+                (!passes(domain, domain.now()), line)
+            }));
+            _ = entered.map(|entered| report.send(entered));
+        }
+    }
+
+    #[test]
+    fn a_thread_enters_also_after_its_line_is_gone() {
+        thread_local! {
+            static LAST: Cell<Option<Last>> = const { Cell::new(None) };
+        }
+        let domain = Arc::new(Domain::new());
+        let (report, reported) = mpsc::channel();
+        let last = Last(domain.clone(), report);
+        let thread = std::thread::spawn(move || {
+            LAST.set(Some(last));
+            // Made later, so the thread's line is gone earlier.
+            drop(Domain::new().enter());
+        });
+        let (delayed, line) = reported.recv().unwrap();
+        assert!(delayed);
+        thread.join().unwrap();
+        assert_eq!(line.strong_count(), 0);
+        passes_in_the_end(&domain, domain.now());
     }
 
     #[test]
