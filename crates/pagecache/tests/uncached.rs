@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 use weir_pagecache::File;
-use weir_vfs::{Capabilities, Error, IoFlags};
+use weir_vfs::{Access, Advice, Caller, Capabilities, Error, IoFlags};
 
 const PAGE: u64 = 4096;
 const CACHED: IoFlags = IoFlags::empty();
@@ -611,4 +611,21 @@ fn a_file_in_a_thread_local_may_be_dropped_when_the_thread_ends() {
     if rig.cache.stats().prune_skips == 0 {
         assert_eq!(rig.fs.residency(id).map(|found| found.resident_bytes), Some(0));
     }
+}
+
+#[test]
+fn the_fast_path_heeds_access_and_advice() {
+    let rig = Rig::new(64);
+    let file = rig.cold("f", &pattern(4096, 28));
+    let writer = block_on(rig.fs.open(&Caller::Own, file.id(), Access::WRITE)).unwrap();
+    let mut buf = [0; 100];
+    read_full(&file, 0, 4096, CACHED);
+    assert_eq!(file.read_resident(&mut buf, 0), Some(100));
+    assert_eq!(writer.read_resident(&mut buf, 0), None, "not open for reading");
+    file.advise(0, 0, Advice::DontNeed).unwrap();
+    file.advise(0, 0, Advice::NoReuse).unwrap();
+    file.advise(0, 0, Advice::WillNeed).unwrap();
+    until("the fill", || file.resident() == [0..PAGE]);
+    assert_eq!(file.read_resident(&mut buf, 0), None, "left to the read that drops the page");
+    assert_eq!(rig.cache.stats().claimed_pages, 0);
 }

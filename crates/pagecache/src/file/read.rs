@@ -71,9 +71,11 @@ impl File {
         }
     }
 
-    /// The fast path alone: copies the resident prefix; `None` when the fast path does not apply.
+    /// The fast path alone: copies the resident prefix; `None` when the fast path does not apply, or
+    /// [`read_at`](Self::read_at) without flags fails.
     pub fn read_resident(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
-        self.open.mapping.read_resident(buf, offset, CachePolicy::Cached)
+        let policy = self.open.check_read(IoFlags::empty()).ok()?;
+        self.open.mapping.read_resident(buf, offset, policy)
     }
 
     /// The whole read, if no page of it is missing.
