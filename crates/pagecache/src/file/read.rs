@@ -75,7 +75,7 @@ impl File {
     /// [`read_at`](Self::read_at) without flags fails.
     pub fn read_resident(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
         let policy = self.open.check_read(IoFlags::empty()).ok()?;
-        self.open.mapping.read_resident(buf, offset, policy)
+        self.open.mapping.read_resident(buf, offset, policy).map(|copied| copied.len)
     }
 
     /// The whole read, if no page of it is missing.
@@ -85,12 +85,10 @@ impl File {
         if buf.is_empty() {
             return Ok(Some(0));
         }
-        let mapping = &*self.open.mapping;
-        let Some(done) = mapping.read_resident(buf, offset, policy) else { return Ok(None) };
         // Shorter than asked, and not at the end of file: the slow path does the whole read from
         // one snapshot.
-        let whole = done == buf.len() || offset + done as u64 == mapping.size();
-        Ok(whole.then_some(done))
+        let copied = self.open.mapping.read_resident(buf, offset, policy);
+        Ok(copied.filter(|copied| copied.is_whole).map(|copied| copied.len))
     }
 
     async fn read_filling(&self, buf: &mut [u8], offset: u64, flags: IoFlags) -> Result<usize> {
@@ -291,6 +289,14 @@ impl Open {
     }
 }
 
+/// What the fast path has copied: bytes of one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Copied {
+    pub(crate) len: usize,
+    /// All that was asked for, or up to the end of file.
+    pub(crate) is_whole: bool,
+}
+
 impl Mapping {
     /// Copies the resident prefix of a range without a lock or a wait, and without writing shared
     /// memory.
@@ -300,7 +306,7 @@ impl Mapping {
         buf: &mut [u8],
         offset: u64,
         policy: CachePolicy,
-    ) -> Option<usize> {
+    ) -> Option<Copied> {
         let memory = &*self.memory;
         if !self.fast || !memory.fast_read.load(Ordering::Relaxed) {
             memory.stats.add(Count::FallbackOff, 1);
@@ -313,7 +319,7 @@ impl Mapping {
             && let Some(page) = self.page_now(&guard, offset, buf.len(), stop_at)
         {
             self.read_page(&page, buf, offset, policy);
-            return Some(buf.len());
+            return Some(Copied { len: buf.len(), is_whole: true });
         }
         self.read_pages(&guard, buf, offset, policy)
     }
@@ -350,7 +356,7 @@ impl Mapping {
         buf: &mut [u8],
         offset: u64,
         policy: CachePolicy,
-    ) -> Option<usize> {
+    ) -> Option<Copied> {
         let memory = &*self.memory;
         let mut frames = FrameList::new();
         let want = buf.len().min(STEP_BYTES);
@@ -366,7 +372,9 @@ impl Mapping {
         self.copy(&frames, offset, &mut buf[..snapshot.len]);
         self.touch(&frames, policy);
         memory.stats.add_all([(Count::FastReads, 1), (Count::FastReadBytes, snapshot.len as u64)]);
-        Some(snapshot.len)
+        // The size of the same moment as the bytes: the file may have got another end since.
+        let is_whole = snapshot.len == buf.len() || offset + snapshot.len as u64 == snapshot.size;
+        Some(Copied { len: snapshot.len, is_whole })
     }
 
     /// The reason why a snapshot is empty.
@@ -476,4 +484,29 @@ mod stream {
 /// The pages that `len` bytes at `offset` touch.
 pub(crate) fn pages_of(offset: u64, len: usize) -> Range<u64> {
     pages_spanning(offset, len as u64)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::testing::Rig;
+    use weir_vfs::Advice;
+
+    #[test]
+    fn i5_the_end_of_file_that_ends_a_read_is_of_the_same_moment_as_its_bytes() {
+        let rig = Rig::without_threads();
+        let file = rig.create("f");
+        file.write_at(&[1; 2 * PAGE_SIZE], 0, IoFlags::empty()).unwrap();
+        file.sync(true).unwrap();
+        file.advise(PAGE_SIZE as u64, 0, Advice::DontNeed).unwrap();
+        let copy = || {
+            let mut buf = [0; 2 * PAGE_SIZE];
+            file.open.mapping.read_resident(&mut buf, 0, CachePolicy::Cached)
+        };
+        let copied = copy();
+        // The file ends by now where the read of before has stopped.
+        file.truncate(PAGE_SIZE as u64).unwrap();
+        assert_eq!(copied, Some(Copied { len: PAGE_SIZE, is_whole: false }));
+        assert_eq!(copy(), Some(Copied { len: PAGE_SIZE, is_whole: true }));
+    }
 }
