@@ -24,10 +24,12 @@ use weir_vfs::Result;
 /// Settings of a new cache.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Hard limit on page frames in use, in flight and pinned, in bytes; raised to 64 KiB if lower.
+    /// Hard limit on page frames in use, in flight and pinned, in bytes; raised to 64 KiB if lower, and
+    /// lowered to 8 TiB if higher.
     pub budget_bytes: u64,
     /// Largest budget that [`Cache::set_budget`] can set later, in bytes; raised to `budget_bytes`
-    /// if lower. The cache reserves only address space for it.
+    /// if lower, and lowered to 8 TiB if higher. The cache reserves address space for it, and uses memory only for
+    /// a bit for each page: 32 MiB for 1 TiB.
     pub max_budget_bytes: u64,
     /// Whether cached reads may take the fast path; [`Cache::set_fast_read`] changes it.
     pub fast_read: bool,
@@ -206,7 +208,7 @@ impl Cache {
         u64::from(self.memory().arena.reserved()) * PAGE_SIZE as u64
     }
 
-    /// Changes the budget, in bytes; raised to 64 KiB if lower. Returns at once.
+    /// Changes the budget, in bytes; raised to 64 KiB if lower, and lowered to 8 TiB if higher. Returns at once.
     ///
     /// After a reduction, [`used_bytes`](Self::used_bytes) may exceed the budget for a while: new
     /// work waits, the cache drops clean pages, writes dirty ones back and waits for lent ones.

@@ -8,7 +8,8 @@
 //! 2. A read copies a snapshot (I5): slots and size of one moment, and no bytes past that size. A
 //!    read of several steps (1 MiB each), or one that has to fill pages in between, restarts if the
 //!    file was written meanwhile; after `RESTARTS` of these it returns what it has.
-//! 3. A cancelled read blocks no other operation, and prunes the pages that it brought in.
+//! 3. A cancelled read blocks no other operation. It prunes the pages that it has used; its fill goes on, and
+//!    publishes the others: with their mark, if the read was uncached.
 
 use crate::cache_policy::CachePolicy;
 use crate::file::pruner::Pruner;
@@ -39,8 +40,8 @@ impl File {
     /// or when writers keep changing the range.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] with `NOWAIT`; [`Error::NotSupported`] and [`Error::Invalid`] for
-    /// flags; those of the store.
+    /// [`Error::BadFile`] if not open for reading; [`Error::WouldBlock`] with `NOWAIT`;
+    /// [`Error::NotSupported`] and [`Error::Invalid`] for flags; those of the store.
     pub fn read_at(&self, buf: &mut [u8], offset: u64, flags: IoFlags) -> Result<usize> {
         match self.read_now(buf, offset, flags)? {
             Some(done) => Ok(done),
@@ -55,7 +56,8 @@ impl File {
         crate::block_on(self.read_filling(buf, offset, flags))
     }
 
-    /// [`read_at`](Self::read_at) for tasks. A cancelled call leaves no trace.
+    /// [`read_at`](Self::read_at) for tasks. What a cancelled call has asked the store for still comes into the
+    /// cache: if the call is uncached, until memory is short or the file is closed for the last time.
     ///
     /// # Errors
     /// Those of [`read_at`](Self::read_at).

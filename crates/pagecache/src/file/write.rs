@@ -116,9 +116,10 @@ impl File {
     /// Writes `buf` at `offset` (with `APPEND`: at the end of file), and returns the number of
     /// bytes written; waits if necessary. Writes less only with `NOWAIT` or after an error.
     ///
-    /// # Errors A writeback error that was not yet reported to this open file; [`Error::TooBig`];
-    /// [`Error::WouldBlock`] with `NOWAIT`; [`Error::NotSupported`] and [`Error::Invalid`] for
-    /// flags; those of the store, where the call needs it.
+    /// # Errors [`Error::BadFile`] if not open for writing; a writeback error that was not yet reported
+    /// to this open file; [`Error::TooBig`]; [`Error::WouldBlock`] with `NOWAIT`;
+    /// [`Error::NotSupported`] and [`Error::Invalid`] for flags; those of the store, where the call
+    /// needs it.
     pub fn write_at(&self, buf: &[u8], offset: u64, flags: IoFlags) -> Result<usize> {
         crate::block_on(self.write_at_async(buf, offset, flags))
     }

@@ -60,7 +60,7 @@ impl Limits {
     }
 }
 
-/// Frames of a budget in bytes.
+/// Frames of a budget in bytes: 64 KiB to 8 TiB.
 pub(crate) fn frames_of(bytes: u64) -> u32 {
     (bytes / PAGE_SIZE as u64).clamp(16, u64::from(u32::MAX) / 2) as u32
 }
