@@ -3,10 +3,11 @@
 //! 1. An [`Edit`] borrows the state through the guard of the mapping's lock, so it cannot outlive
 //!    the lock.
 //! 2. Frames and nodes that a change takes out are retired when it is finished: readers may still
-//!    use them.
+//!    use them. If a panic ends it, the nodes are retired, and the frames are never free again.
 
 use super::{Mapping, State};
 use crate::mapping::index::{self, Found, Garbage, Slot};
+use crate::memory::Memory;
 use crate::memory::arena::flag;
 use crate::memory::epoch::Guard;
 use crate::memory::frame_no::FrameNo;
@@ -30,8 +31,30 @@ pub(crate) struct Edit<'a> {
     bytes: usize,
     /// Frames taken out of slots; they stay in reclaim's queues until the change is finished.
     frames: Vec<FrameNo>,
-    garbage: Vec<Garbage>,
+    unlinked: Unlinked<'a>,
     entered: SmallVec<[(FrameNo, u64); 8]>,
+}
+
+/// Nodes that a change has taken out of the index.
+struct Unlinked<'a> {
+    memory: &'a Memory,
+    nodes: Vec<Garbage>,
+}
+
+impl Unlinked<'_> {
+    fn take(&mut self) -> Option<Box<dyn Send>> {
+        let nodes = std::mem::take(&mut self.nodes);
+        (!nodes.is_empty()).then(|| Box::new(nodes) as Box<dyn Send>)
+    }
+}
+
+impl Drop for Unlinked<'_> {
+    fn drop(&mut self) {
+        // None are left, unless a panic ended the change.
+        if let Some(nodes) = self.take() {
+            self.memory.retire(Vec::new(), Some(nodes));
+        }
+    }
 }
 
 impl<'a> Edit<'a> {
@@ -70,7 +93,7 @@ impl<'a> Edit<'a> {
         let meta = memory.arena.meta(frame);
         meta.mapping.store(self.mapping.number.load(Ordering::Relaxed), Ordering::Relaxed);
         meta.page.store(page, Ordering::Relaxed);
-        match self.mapping.index.set(page, Slot::Frame(frame), &mut self.garbage) {
+        match self.mapping.index.set(page, Slot::Frame(frame), &mut self.unlinked.nodes) {
             Slot::Frame(old) => {
                 memory.queues.lock().replace(&memory.arena, old, frame, &memory.clock);
                 self.frames.push(old);
@@ -81,7 +104,7 @@ impl<'a> Edit<'a> {
 
     /// Stores something other than a frame at a page.
     pub(crate) fn set(&mut self, page: u64, slot: Slot) {
-        if let Slot::Frame(old) = self.mapping.index.set(page, slot, &mut self.garbage) {
+        if let Slot::Frame(old) = self.mapping.index.set(page, slot, &mut self.unlinked.nodes) {
             self.frames.push(old);
         }
     }
@@ -102,12 +125,12 @@ impl<'a> Edit<'a> {
                     frames.push(frame);
                 }
             },
-            &mut self.garbage,
+            &mut self.unlinked.nodes,
         );
     }
 
     /// Reports new and removed pages to reclaim, and retires what was unlinked.
-    pub(crate) fn finish(self) -> &'a mut State {
+    pub(crate) fn finish(mut self) -> &'a mut State {
         let memory = &self.mapping.memory;
         // The difference wraps if the index has shrunk, and so does the sum.
         let grown = self.mapping.index.bytes().wrapping_sub(self.bytes);
@@ -125,8 +148,8 @@ impl<'a> Edit<'a> {
                 queues.remove(&memory.arena, frame);
             }
         }
-        if !self.frames.is_empty() || !self.garbage.is_empty() {
-            let nodes = (!self.garbage.is_empty()).then(|| Box::new(self.garbage) as Box<dyn Send>);
+        let nodes = self.unlinked.take();
+        if !self.frames.is_empty() || nodes.is_some() {
             memory.retire(self.frames, nodes);
         }
         self.state
@@ -142,7 +165,7 @@ impl Mapping {
             guard: self.memory.epoch.enter(),
             bytes: self.index.bytes(),
             frames: Vec::new(),
-            garbage: Vec::new(),
+            unlinked: Unlinked { memory: &self.memory, nodes: Vec::new() },
             entered: SmallVec::new(),
         }
     }
@@ -187,7 +210,9 @@ impl Mapping {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use super::{Found, Slot};
     use crate::testing::Rig;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use weir_vfs::{Advice, IoFlags};
 
     #[test]
@@ -204,6 +229,26 @@ mod tests {
         file.sync(true).unwrap();
         file.advise(2 * 4096, 2 * 4096, Advice::DontNeed).unwrap();
         assert_eq!(file.resident(), [0..2 * 4096, 4 * 4096..9 * 4096]);
+    }
+
+    #[test]
+    fn a_panic_in_a_change_frees_no_node_that_a_reader_may_use() {
+        let rig = Rig::without_threads();
+        let file = rig.create("f");
+        file.write_at(&[1; 4096], 0, IoFlags::empty()).unwrap();
+        file.sync(true).unwrap();
+        let mapping = &file.open.mapping;
+        let guard = mapping.memory.epoch.enter();
+        let Found::Leaf(leaf) = mapping.index.lookup(0, &guard) else { panic!("it has a page") };
+        let changed = catch_unwind(AssertUnwindSafe(|| {
+            let mut state = mapping.state.lock();
+            let mut edit = mapping.edit(&mut state);
+            edit.evict(0);
+            assert!(edit.unlinked.nodes.is_empty(), "the leaf is unlinked");
+        }));
+        assert!(changed.is_err());
+        // Miri would report the use of a node that was freed.
+        assert_eq!(leaf.slot(0), Slot::Empty);
     }
 
     #[test]
