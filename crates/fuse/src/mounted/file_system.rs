@@ -11,11 +11,13 @@ use crate::wire::abi::{self, ForgetOne};
 use crate::wire::reply::{Entry, Errno, attr_out, entry_out};
 use crate::wire::request::Requester;
 use sharded_slab::Slab;
+use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use weir_base::PAGE_SIZE;
 use weir_pagecache::{CachedFs, Segments};
-use weir_vfs::{Attr, Caller, FileId, LockOwner, LockRange};
+use weir_vfs::{Attr, Caller, FileId, FileKind, LockOwner, LockRange};
 use zerocopy::IntoBytes;
 
 /// Which cache keeps the data of open files.
@@ -136,6 +138,11 @@ impl Answer {
     }
 }
 
+/// Whether a file that is not empty has no data in the store.
+pub(super) fn has_no_space(attr: &Attr) -> bool {
+    attr.kind == FileKind::Regular && attr.allocated == 0 && attr.size > 0
+}
+
 /// An operation's answer.
 pub(super) type Answered = Result<Answer, Errno>;
 
@@ -185,7 +192,9 @@ impl Mounted {
 
     /// A use of a file's node.
     pub(super) fn learn(&self, attr: Attr) -> Entry {
-        Entry { node: self.nodes.learn(&attr), attr, valid: self.settings.valid }
+        let node = self.nodes.learn(&attr);
+        let attr = self.shown(node, &attr).into_owned();
+        Entry { node, attr, valid: self.settings.valid }
     }
 
     /// Makes the kernel ask for a node's attributes again.
@@ -201,10 +210,21 @@ impl Mounted {
 
     pub(super) fn attr_answer(&self, node: u64, attr: &Attr) -> Answer {
         self.nodes.note_change(node, attr.change);
-        let mut out = attr_out(attr, self.settings.valid);
+        let attr = self.shown(node, attr);
+        let mut out = attr_out(&attr, self.settings.valid);
         if self.nodes.has_hidden(node) {
             out.attr.nlink = out.attr.nlink.saturating_sub(1);
         }
         Answer::of(&out)
+    }
+
+    /// A file's attributes as programs see them.
+    pub(super) fn shown<'a>(&self, node: u64, attr: &'a Attr) -> Cow<'a, Attr> {
+        if !has_no_space(attr) || !self.nodes.may_be_mapped_for_writing(node) {
+            return Cow::Borrowed(attr);
+        }
+        // Programs take a file without space for one hole (GNU tar: `--sparse`), and what was stored through a mapping
+        // is not here.
+        Cow::Owned(Attr { allocated: PAGE_SIZE as u64, ..attr.clone() })
     }
 }

@@ -3,6 +3,7 @@
 mod listings;
 mod locks;
 mod losses;
+mod mapped;
 mod room;
 
 use crate::mounted::{Keeper, Settings};
