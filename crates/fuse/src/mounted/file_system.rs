@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_base::PAGE_SIZE;
+use weir_base::{PAGE_SIZE, number_elsewhere};
 use weir_pagecache::{CachedFs, Segments};
 use weir_vfs::{Attr, Caller, FileId, FileKind, LockOwner, LockRange};
 use zerocopy::IntoBytes;
@@ -52,6 +52,9 @@ pub struct Settings {
     /// Mount points of other file systems, which the store does not enter, are shown as empty files and
     /// directories.
     pub show_mount_points: bool,
+    /// The file system of the root, if the store may have files of others below it. Those get other inode numbers than
+    /// they have there ([`number_elsewhere`]).
+    pub root_fsid: Option<u64>,
     /// How long the kernel may use names and attributes without asking.
     pub valid: Duration,
 }
@@ -64,6 +67,7 @@ impl Default for Settings {
             uncached: false,
             kernel_checks: false,
             show_mount_points: false,
+            root_fsid: None,
             valid,
         }
     }
@@ -220,11 +224,24 @@ impl Mounted {
 
     /// A file's attributes as programs see them.
     pub(super) fn shown<'a>(&self, node: u64, attr: &'a Attr) -> Cow<'a, Attr> {
-        if !has_no_space(attr) || !self.nodes.may_be_mapped_for_writing(node) {
-            return Cow::Borrowed(attr);
+        let mut shown = Cow::Borrowed(attr);
+        let number = self.number(attr.id.ino, Some(attr.fsid));
+        if number != attr.id.ino {
+            shown.to_mut().id.ino = number;
         }
         // Programs take a file without space for one hole (GNU tar: `--sparse`), and what was stored through a mapping
         // is not here.
-        Cow::Owned(Attr { allocated: PAGE_SIZE as u64, ..attr.clone() })
+        if has_no_space(attr) && self.nodes.may_be_mapped_for_writing(node) {
+            shown.to_mut().allocated = PAGE_SIZE as u64;
+        }
+        shown
+    }
+
+    /// The inode number that programs see of a file in this file system (`None`: that of the root).
+    pub(super) fn number(&self, ino: u64, fsid: Option<u64>) -> u64 {
+        match (self.settings.root_fsid, fsid) {
+            (Some(root), Some(fsid)) if fsid != root => number_elsewhere(fsid, ino),
+            _ => ino,
+        }
     }
 }

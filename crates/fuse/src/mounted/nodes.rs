@@ -34,6 +34,8 @@ struct Table {
 
 struct Node {
     id: FileId,
+    /// Its file system; `None` for the root until it was looked up.
+    fsid: Option<u64>,
     /// Uses by the kernel.
     lookups: u64,
     /// The change attribute that the kernel saw last.
@@ -83,6 +85,7 @@ impl Node {
     fn new(id: FileId) -> Self {
         Self {
             id,
+            fsid: None,
             lookups: 0,
             change: None,
             pages_of: None,
@@ -137,6 +140,11 @@ impl Nodes {
         table.nodes.get(&node).map(|node| node.id).ok_or(Errno(libc::ESTALE))
     }
 
+    /// The file system of a node; `None` if it is that of the root.
+    pub(crate) fn fsid(&self, node: u64) -> Option<u64> {
+        self.table.lock().nodes.get(&node).and_then(|node| node.fsid)
+    }
+
     /// The node of a file, with one more use by the kernel.
     pub(crate) fn learn(&self, attr: &Attr) -> u64 {
         let mut table = self.table.lock();
@@ -152,6 +160,7 @@ impl Nodes {
         };
         if let Some(node) = table.nodes.get_mut(&number) {
             node.lookups += 1;
+            node.fsid = Some(attr.fsid);
             node.change = Some(attr.change);
         }
         number

@@ -4,6 +4,7 @@ mod listings;
 mod locks;
 mod losses;
 mod mapped;
+mod numbers;
 mod room;
 
 use crate::mounted::{Keeper, Settings};
