@@ -445,9 +445,16 @@ impl Mapping {
                 start: at,
                 end: extent.end.min(if extent.kind == SegmentKind::Hole { limit } else { size }),
             }),
-            // Past the end of the store's file, and not dirty: never written.
+            // Past the end of the store's file, and not dirty.
             Err(Error::NoSuchRange) => {
-                Ok(Extent { kind: SegmentKind::Hole, start: at, end: limit })
+                let stored = self.state.lock().stored_size;
+                let (kind, end) = match at < stored {
+                    // Another program has cut it off, as a read will find: it has written no zeros there.
+                    true => (SegmentKind::Data, stored.min(size)),
+                    // Never written.
+                    false => (SegmentKind::Hole, limit),
+                };
+                Ok(Extent { kind, start: at, end })
             }
             Err(error) => Err(error),
         }
