@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tracing::debug;
 use weir_base::PAGE_SIZE;
-use weir_vfs::{Error, Extent, KeptAttributes, OpenFile, Result, SegmentKind};
+use weir_vfs::{Capabilities, Error, Extent, KeptAttributes, OpenFile, Result, SegmentKind};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -115,6 +115,10 @@ impl Mapping {
             let invalidate_lock = mapping.lock_invalidate().await;
             let file = mapping.file();
             let size = mapping.size();
+            if offset < size && !mapping.store.capabilities().contains(Capabilities::HOLES) {
+                // It would grow in vain.
+                return Err(Error::NotSupported);
+            }
             // Space first: without it nothing is changed. Past the end it reads as zeros.
             let change = async {
                 if reserve {
