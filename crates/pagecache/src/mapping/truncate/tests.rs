@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{
-    Access, Advice, Caller, Capabilities, Error, FileId, FileSystem, FileSystemDecorator, IoFlags, OpenFile,
-    OpenFileDecorator, Result,
+    Access, Advice, Caller, Capabilities, Error, FileId, FileSystem, FileSystemDecorator, IoFlags,
+    OpenFile, OpenFileDecorator, Result,
 };
 
 #[test]
