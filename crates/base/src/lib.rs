@@ -12,6 +12,6 @@ pub mod page;
 pub mod sync;
 
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use hash::stable_hash;
+pub use hash::{number_elsewhere, stable_hash};
 pub use lease::Lease;
 pub use page::{PAGE_SHIFT, PAGE_SIZE, PageIndex, pages_spanning};

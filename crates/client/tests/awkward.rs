@@ -15,8 +15,9 @@ use weir_stores::memory::MemoryFs;
 use weir_stores::testing::Endless;
 use weir_stores::testing::{new_file, read_all, write};
 use weir_vfs::{
-    Access, Attr, Caller, CreateMode, DirPage, Error, FileId, FileSystem, FileSystemDecorator,
-    FileSystemMethod, Lock, LockOwner, LockRange, ReaddirRequest, SetAttr,
+    Access, Attr, Caller, CreateMode, DirPage, Error, Extent, FileId, FileSystem,
+    FileSystemDecorator, FileSystemMethod, Lock, LockOwner, LockRange, ReaddirRequest, SegmentKind,
+    SetAttr,
 };
 
 async fn mount(between: &Between, options: &str) -> Arc<NfsFs> {
@@ -109,6 +110,23 @@ async fn an_unlock_refused_in_grace_is_retried_until_it_succeeds() {
     let lock = Lock { range: LockRange::ALL, exclusive: true };
     file.lock(LockOwner(1), lock, false).await.unwrap();
     assert_eq!(soon(file.unlock(LockOwner(1), LockRange::ALL)).await, Ok(()));
+    nfs.unmount().await;
+}
+
+/// The hole is looked for before the data.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_client_writes_into_a_hole_while_its_end_is_looked_for_is_data() {
+    let served = Served::start();
+    // A SEEK's reply ends with the offset.
+    let seek = (weir_nfs::v4::PROGRAM, OpCode::Seek as u32);
+    let addr = falsified(served.addr, seek, 0, usize::MAX).await;
+    let url = format!("nfs://{addr}/?vers=4.2").parse().unwrap();
+    let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+    let fs: Arc<dyn FileSystem> = nfs.clone();
+    let file = new_file(&fs, fs.root(), "file").await;
+    write(&*file, 8192, b"data").await.unwrap();
+    let found = soon(file.extent_at(0)).await;
+    assert_eq!(found, Ok(Extent { kind: SegmentKind::Data, start: 0, end: 4096 }));
     nfs.unmount().await;
 }
 

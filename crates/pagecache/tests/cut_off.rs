@@ -6,7 +6,7 @@ mod common;
 use common::{Rig, block_on, pattern, read_full, write_all};
 use std::sync::atomic::Ordering;
 use weir_pagecache::{File, Segment};
-use weir_vfs::{Access, Caller, Error, FileSystem, IoFlags};
+use weir_vfs::{Access, Caller, Error, FileSystem, IoFlags, SegmentKind};
 
 const NONE: IoFlags = IoFlags::empty();
 const LEN: usize = 1 << 20;
@@ -54,6 +54,24 @@ fn a_read_ends_where_another_program_truncated_the_file() {
             }
         }
     }
+}
+
+/// A copy that goes around holes would write zeros that no program wrote.
+#[test]
+fn what_another_program_has_cut_off_is_no_hole() {
+    let rig = Rig::new(1024);
+    let bytes = pattern(LEN, 5);
+    let file = rig.cold("f", &bytes);
+    cut(&rig, &file, 300_000);
+    for at in [0, 500_000] {
+        let found = block_on(file.extent_at_async(at)).unwrap();
+        assert_eq!((found.kind, found.end), (SegmentKind::Data, LEN as u64), "from {at}");
+    }
+    assert!(read_full(&file, 500_000, LEN, NONE).is_empty());
+    assert_eq!(file.size(), 300_000);
+    assert_eq!(block_on(file.extent_at_async(500_000)), Err(Error::NoSuchRange));
+    let found = block_on(file.extent_at_async(0)).unwrap();
+    assert_eq!((found.kind, found.end), (SegmentKind::Data, 300_000));
 }
 
 #[test]

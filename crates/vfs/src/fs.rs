@@ -26,8 +26,9 @@ pub struct DirEntry {
     pub name: Vec<u8>,
     /// Position after this entry; never 0, 1 or 2; stable as long as the directory exists.
     pub cookie: u64,
-    /// Attributes, if the store had them available or was asked for them; `None` also if the entry
-    /// vanished meanwhile.
+    /// Attributes, if the store had them available or was asked for them. `None` also if it could not look the entry
+    /// up: because the entry vanished meanwhile, is of another file system, or for another error. So who needs them
+    /// has to look it up.
     pub attr: Option<Attr>,
     /// Inode number.
     pub ino: u64,

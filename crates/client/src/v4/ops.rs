@@ -15,6 +15,7 @@ use crate::v4::state::open_state::{is_gone, open_state};
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use weir_base::PAGE_SIZE;
 use weir_nfs::Data;
 use weir_nfs::v4::op;
 use weir_nfs::v4::op::access::Rights;
@@ -491,18 +492,25 @@ impl Protocol for V4 {
         if hole > offset {
             return Ok(Extent { kind: SegmentKind::Data, start: offset, end: hole });
         }
+        let mut kind = SegmentKind::Hole;
         let end = match results.next() {
             Some(OpRes::Seek(Ok(found))) if found.offset > offset => found.offset,
             // A hole up to the end of file.
             Some(OpRes::Seek(Ok(found))) if found.eof => size,
             Some(OpRes::Seek(Err(Nfs4Error::NxIo))) => size,
+            // By now it is data, which another client has written in between: a page at least.
+            Some(OpRes::Seek(Ok(found))) if found.offset == offset => {
+                kind = SegmentKind::Data;
+                let page = PAGE_SIZE as u64;
+                (offset / page + 1).saturating_mul(page).min(size)
+            }
             Some(OpRes::Seek(Err(error))) => return Err(self.failed("SEEK", error)),
             _ => return Err(self.unexpected("SEEK")),
         };
         if end <= offset {
             return Err(weir_vfs::Error::NoSuchRange.into());
         }
-        Ok(Extent { kind: SegmentKind::Hole, start: offset, end })
+        Ok(Extent { kind, start: offset, end })
     }
 
     async fn allocate(&self, open: &OpenContext, offset: u64, length: u64) -> Result<ChangeSpan> {

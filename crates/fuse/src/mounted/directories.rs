@@ -44,12 +44,13 @@ impl Mounted {
         let id = self.nodes.file(node)?;
         let directory = self.directories.get(args.fh as usize).map(|found| Arc::clone(&found));
         let directory = directory.ok_or(Error::BadFile)?;
-        let mut page = Page::new(self, args.size as usize, plus);
-        let mut at = args.offset;
-        if at < DOT && page.add_dot(b".", id.ino, DOT) {
+        let fsid = self.nodes.fsid(node);
+        let mut page = Page::new(self, fsid, args.size as usize, plus);
+        let (mut at, own) = (args.offset, self.number(id.ino, fsid));
+        if at < DOT && page.add_dot(b".", own, DOT) {
             at = DOT;
         }
-        if at == DOT && page.add_dot(b"..", self.parent_number(id).await?, DOT_DOT) {
+        if at == DOT && page.add_dot(b"..", self.parent_number(id, own).await?, DOT_DOT) {
             at = DOT_DOT;
         }
         while at >= DOT_DOT && page.takes_more() {
@@ -81,12 +82,13 @@ impl Mounted {
         Ok(Answer { nodes: page.nodes, ..Answer::bytes(page.bytes) })
     }
 
-    /// The inode number of a directory's parent, or its own: a server that maps root to another user refuses the look
+    /// The inode number of a directory's parent, or its `own`: a server that maps root to another user refuses the look
     /// at the parent, because the mounting process asks, and not the user who may list the directory.
-    async fn parent_number(&self, dir: FileId) -> Result<u64, Error> {
+    async fn parent_number(&self, dir: FileId, own: u64) -> Result<u64, Error> {
         match self.fs.parent(dir).await {
-            Err(Error::AccessDenied) => Ok(dir.ino),
-            parent => Ok(parent?.id.ino),
+            Err(Error::AccessDenied) => Ok(own),
+            Ok(parent) => Ok(self.number(parent.id.ino, Some(parent.fsid))),
+            Err(error) => Err(error),
         }
     }
 
@@ -118,6 +120,8 @@ impl Mounted {
 /// The entries of a reply.
 struct Page<'a> {
     mounted: &'a Mounted,
+    /// The directory's file system.
+    fsid: Option<u64>,
     plus: bool,
     size: usize,
     bytes: Vec<u8>,
@@ -126,8 +130,8 @@ struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    fn new(mounted: &'a Mounted, size: usize, plus: bool) -> Self {
-        Self { mounted, plus, size, bytes: Vec::new(), nodes: Vec::new(), is_full: false }
+    fn new(mounted: &'a Mounted, fsid: Option<u64>, size: usize, plus: bool) -> Self {
+        Self { mounted, fsid, plus, size, bytes: Vec::new(), nodes: Vec::new(), is_full: false }
     }
 
     fn room(&self) -> usize {
@@ -156,7 +160,12 @@ impl<'a> Page<'a> {
     fn add(&mut self, entry: &DirEntry) -> bool {
         // 0: the kernel asks for the type when a program wants it.
         let kind = entry.attr.as_ref().map_or(0, |attr| type_bits(attr.kind) >> 12);
-        self.put(&entry.name, entry.ino, entry.cookie, kind, Some(entry))
+        let (ino, fsid) = match &entry.attr {
+            Some(attr) => (attr.id.ino, Some(attr.fsid)),
+            None => (entry.ino, self.fsid),
+        };
+        let number = self.mounted.number(ino, fsid);
+        self.put(&entry.name, number, entry.cookie, kind, Some(entry))
     }
 
     fn put(

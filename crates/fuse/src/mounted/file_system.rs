@@ -11,11 +11,13 @@ use crate::wire::abi::{self, ForgetOne};
 use crate::wire::reply::{Entry, Errno, attr_out, entry_out};
 use crate::wire::request::Requester;
 use sharded_slab::Slab;
+use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use weir_base::{PAGE_SIZE, number_elsewhere};
 use weir_pagecache::{CachedFs, Segments};
-use weir_vfs::{Attr, Caller, FileId, LockOwner, LockRange};
+use weir_vfs::{Attr, Caller, FileId, FileKind, LockOwner, LockRange};
 use zerocopy::IntoBytes;
 
 /// Which cache keeps the data of open files.
@@ -50,6 +52,9 @@ pub struct Settings {
     /// Mount points of other file systems, which the store does not enter, are shown as empty files and
     /// directories.
     pub show_mount_points: bool,
+    /// The file system of the root, if the store may have files of others below it. Those get other inode numbers than
+    /// they have there ([`number_elsewhere`]).
+    pub root_fsid: Option<u64>,
     /// How long the kernel may use names and attributes without asking.
     pub valid: Duration,
 }
@@ -62,6 +67,7 @@ impl Default for Settings {
             uncached: false,
             kernel_checks: false,
             show_mount_points: false,
+            root_fsid: None,
             valid,
         }
     }
@@ -136,6 +142,11 @@ impl Answer {
     }
 }
 
+/// Whether a file that is not empty has no data in the store.
+pub(super) fn has_no_space(attr: &Attr) -> bool {
+    attr.kind == FileKind::Regular && attr.allocated == 0 && attr.size > 0
+}
+
 /// An operation's answer.
 pub(super) type Answered = Result<Answer, Errno>;
 
@@ -185,7 +196,9 @@ impl Mounted {
 
     /// A use of a file's node.
     pub(super) fn learn(&self, attr: Attr) -> Entry {
-        Entry { node: self.nodes.learn(&attr), attr, valid: self.settings.valid }
+        let node = self.nodes.learn(&attr);
+        let attr = self.shown(node, &attr).into_owned();
+        Entry { node, attr, valid: self.settings.valid }
     }
 
     /// Makes the kernel ask for a node's attributes again.
@@ -201,10 +214,34 @@ impl Mounted {
 
     pub(super) fn attr_answer(&self, node: u64, attr: &Attr) -> Answer {
         self.nodes.note_change(node, attr.change);
-        let mut out = attr_out(attr, self.settings.valid);
+        let attr = self.shown(node, attr);
+        let mut out = attr_out(&attr, self.settings.valid);
         if self.nodes.has_hidden(node) {
             out.attr.nlink = out.attr.nlink.saturating_sub(1);
         }
         Answer::of(&out)
+    }
+
+    /// A file's attributes as programs see them.
+    pub(super) fn shown<'a>(&self, node: u64, attr: &'a Attr) -> Cow<'a, Attr> {
+        let mut shown = Cow::Borrowed(attr);
+        let number = self.number(attr.id.ino, Some(attr.fsid));
+        if number != attr.id.ino {
+            shown.to_mut().id.ino = number;
+        }
+        // Programs take a file without space for one hole (GNU tar: `--sparse`), and what was stored through a mapping
+        // is not here.
+        if has_no_space(attr) && self.nodes.may_be_mapped_for_writing(node) {
+            shown.to_mut().allocated = PAGE_SIZE as u64;
+        }
+        shown
+    }
+
+    /// The inode number that programs see of a file in this file system (`None`: that of the root).
+    pub(super) fn number(&self, ino: u64, fsid: Option<u64>) -> u64 {
+        match (self.settings.root_fsid, fsid) {
+            (Some(root), Some(fsid)) if fsid != root => number_elsewhere(fsid, ino),
+            _ => ino,
+        }
     }
 }

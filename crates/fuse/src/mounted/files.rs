@@ -1,6 +1,6 @@
 //! Open files: data.
 
-use crate::mounted::file_system::{Answer, Answered, Keeper, Mounted};
+use crate::mounted::file_system::{Answer, Answered, Keeper, Mounted, has_no_space};
 use crate::mounted::handles::OpenFile;
 use crate::mounted::locks::flock_owner;
 use crate::mounted::names::new_attributes;
@@ -94,6 +94,10 @@ impl Mounted {
         // A program may have asked for the attributes in between: that says nothing of the pages.
         let dropped = self.nodes.drops_pages(node, attr.change).then_some(attr.change);
         let (fh, flags) = self.enter(file, node, args.flags, dropped)?;
+        if has_no_space(&attr) && self.nodes.may_be_mapped_for_writing(node) {
+            // From now on, others are shown.
+            self.drop_attributes(node);
+        }
         Ok(Answer { file: Some(fh), ..Answer::of(&open_out(fh, flags)) })
     }
 
@@ -171,6 +175,7 @@ impl Mounted {
                 return Err(errno);
             }
         };
+        let attr = self.shown(node, &attr).into_owned();
         let mut out = entry_out(&Entry { node, attr, valid: self.settings.valid });
         if self.nodes.has_hidden(node) {
             out.attr.nlink = out.attr.nlink.saturating_sub(1);
@@ -202,7 +207,8 @@ impl Mounted {
             Keeper::Window(_) => Keeper::Kernel,
             keeper => keeper,
         };
-        let keeper = self.nodes.opened(node, wanted);
+        let access = file.access();
+        let keeper = self.nodes.opened(node, access, wanted);
         let passes = !self.settings.uncached || self.kernel_pages.is_window();
         let kernel_keeps = keeper == Keeper::Kernel && passes;
         // The kernel knows the end of a file only as it was: what is appended goes past its pages.
@@ -222,7 +228,7 @@ impl Mounted {
             false => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
         };
         let Some(key) = self.files.insert(Arc::new(open)) else {
-            self.nodes.not_opened(node);
+            self.nodes.not_opened(node, access);
             return Err(Errno(libc::ENFILE));
         };
         Ok((key as u64, treated))
@@ -231,7 +237,7 @@ impl Mounted {
     /// Forgets an open file.
     pub(super) async fn close(&self, fh: u64) {
         if let Some(open) = self.files.take(fh as usize) {
-            let LastClose { locks, hidden } = self.nodes.closed(open.node);
+            let LastClose { locks, hidden } = self.nodes.closed(open.node, open.file.access());
             drop(locks);
             self.unhide(hidden).await;
         }
@@ -403,6 +409,10 @@ impl Mounted {
             libc::SEEK_HOLE => SegmentKind::Hole,
             _ => return Err(Errno(libc::EINVAL)),
         };
+        // What programs have stored through mappings is not here: the kernel does not write it out for this request.
+        if self.nodes.may_be_mapped_for_writing(open.node) {
+            self.kernel_pages.drop_now(open.node).await;
+        }
         let mut at = args.offset;
         loop {
             match open.file.extent_at_async(at).await {

@@ -9,7 +9,7 @@
 //!    are dropped although they are short. If dropping stands still, the oldest are forgotten beyond twice as many.
 //! 4. Dropping waits for pages that are being read, without end if the store does not answer. So threads do it that
 //!    answer no request, and that do not keep the process from ending ([`notifier`](crate::session::notifier)): one
-//!    for the holders of locks, who wait for it, one for all else.
+//!    for those who wait for it (holders of locks, and SEEK_DATA), one for all else.
 //! 5. These threads have no descriptors, so they must not wake a task of the runtime, which may write to one. A third
 //!    thread does that.
 
@@ -124,7 +124,8 @@ impl KernelPages {
         self.shared.wake.notify_all();
     }
 
-    /// Has the kernel drop all pages and the attributes of a node, and waits until it has.
+    /// Has the kernel drop all pages and the attributes of a node, and waits until it has. It writes out what programs
+    /// have stored through mappings before.
     pub(super) async fn drop_now(&self, node: u64) {
         let (tell, told) = oneshot::channel();
         self.shared.work.lock().now.entry(node).or_insert_with(Vec::new).push(tell);

@@ -13,7 +13,9 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::Mutex as AsyncMutex;
-use weir_vfs::{Attr, FileId, OpenFile};
+use weir_vfs::{Access, Attr, FileId, OpenFile};
+
+const READ_WRITE: Access = Access::READ.union(Access::WRITE);
 
 /// The nodes in use.
 pub(crate) struct Nodes {
@@ -32,6 +34,8 @@ struct Table {
 
 struct Node {
     id: FileId,
+    /// Its file system; `None` for the root until it was looked up.
+    fsid: Option<u64>,
     /// Uses by the kernel.
     lookups: u64,
     /// The change attribute that the kernel saw last.
@@ -41,6 +45,9 @@ struct Node {
     pages_of: Option<u64>,
     /// Open files.
     opens: u64,
+    /// Those among them that are open for reading and writing. A shared mapping that programs store through keeps one
+    /// of them open.
+    read_write_opens: u64,
     /// Which cache keeps the file's data, while there are open files.
     keeper: Keeper,
     locks: Option<Box<Locks>>,
@@ -78,14 +85,22 @@ impl Node {
     fn new(id: FileId) -> Self {
         Self {
             id,
+            fsid: None,
             lookups: 0,
             change: None,
             pages_of: None,
             opens: 0,
+            read_write_opens: 0,
             keeper: Keeper::Weir,
             locks: None,
             hidden: None,
         }
+    }
+
+    fn count_close(&mut self, access: Access) {
+        self.opens = self.opens.saturating_sub(1);
+        let read_write = u64::from(access.contains(READ_WRITE));
+        self.read_write_opens = self.read_write_opens.saturating_sub(read_write);
     }
 }
 
@@ -125,6 +140,11 @@ impl Nodes {
         table.nodes.get(&node).map(|node| node.id).ok_or(Errno(libc::ESTALE))
     }
 
+    /// The file system of a node; `None` if it is that of the root.
+    pub(crate) fn fsid(&self, node: u64) -> Option<u64> {
+        self.table.lock().nodes.get(&node).and_then(|node| node.fsid)
+    }
+
     /// The node of a file, with one more use by the kernel.
     pub(crate) fn learn(&self, attr: &Attr) -> u64 {
         let mut table = self.table.lock();
@@ -140,6 +160,7 @@ impl Nodes {
         };
         if let Some(node) = table.nodes.get_mut(&number) {
             node.lookups += 1;
+            node.fsid = Some(attr.fsid);
             node.change = Some(attr.change);
         }
         number
@@ -194,16 +215,22 @@ impl Nodes {
         table.nodes.get(&node).is_some_and(|node| node.pages_of == Some(change))
     }
 
-    /// Counts one more open file. Returns which cache keeps its data: the one that is `wanted`, if there was no
-    /// open file, else that of the others.
-    pub(crate) fn opened(&self, node: u64, wanted: Keeper) -> Keeper {
+    /// Counts one more open file, which is open for `access`. Returns which cache keeps its data: the one that is
+    /// `wanted`, if there was no open file, else that of the others.
+    pub(crate) fn opened(&self, node: u64, access: Access, wanted: Keeper) -> Keeper {
         let mut table = self.table.lock();
         let Some(node) = table.nodes.get_mut(&node) else { return wanted };
         if node.opens == 0 {
             node.keeper = wanted;
         }
         node.opens += 1;
+        node.read_write_opens += u64::from(access.contains(READ_WRITE));
         node.keeper
+    }
+
+    /// Whether programs may store to the file through a mapping.
+    pub(crate) fn may_be_mapped_for_writing(&self, node: u64) -> bool {
+        self.table.lock().nodes.get(&node).is_some_and(|node| node.read_write_opens > 0)
     }
 
     /// Whether there are open files, and the kernel keeps their data.
@@ -212,20 +239,20 @@ impl Nodes {
         table.nodes.get(&node).is_some_and(|node| node.opens > 0 && node.keeper == Keeper::Kernel)
     }
 
-    /// Takes back that there is one more open file.
-    pub(crate) fn not_opened(&self, number: u64) {
+    /// Takes back that there is one more open file, which is open for `access`.
+    pub(crate) fn not_opened(&self, number: u64, access: Access) {
         let mut table = self.table.lock();
         if let Some(node) = table.nodes.get_mut(&number) {
-            node.opens = node.opens.saturating_sub(1);
+            node.count_close(access);
             table.remove_unused(number);
         }
     }
 
-    /// Counts one open file less.
-    pub(crate) fn closed(&self, number: u64) -> LastClose {
+    /// Counts one open file less, which was open for `access`.
+    pub(crate) fn closed(&self, number: u64, access: Access) -> LastClose {
         let mut table = self.table.lock();
         let Some(node) = table.nodes.get_mut(&number) else { return LastClose::default() };
-        node.opens = node.opens.saturating_sub(1);
+        node.count_close(access);
         if node.opens > 0 {
             return LastClose::default();
         }
@@ -336,20 +363,35 @@ mod tests {
         attr.id = FileId { ino: 2, generation: 0 };
         let nodes = Nodes::new(root);
         let number = nodes.learn(&attr);
-        nodes.opened(number, Keeper::Weir);
+        nodes.opened(number, Access::READ, Keeper::Weir);
         let hidden = Hidden { dir: root, name: b"h".to_vec() };
         assert_eq!(nodes.hide(number, hidden.clone()), None);
         nodes.forget(&[ForgetOne { nodeid: number, nlookup: 1 }]);
         assert_eq!(nodes.file(number), Ok(attr.id));
-        assert_eq!(nodes.closed(number).hidden, Some(hidden.clone()));
+        assert_eq!(nodes.closed(number, Access::READ).hidden, Some(hidden.clone()));
         assert!(nodes.file(number).is_err() && !nodes.is_hidden(&hidden));
         assert_eq!(nodes.len(), 1);
         // In the other order.
         let number = nodes.learn(&attr);
-        nodes.opened(number, Keeper::Weir);
-        nodes.closed(number);
+        nodes.opened(number, Access::READ, Keeper::Weir);
+        nodes.closed(number, Access::READ);
         assert_eq!(nodes.file(number), Ok(attr.id));
         nodes.forget(&[ForgetOne { nodeid: number, nlookup: 1 }]);
         assert_eq!(nodes.len(), 1);
+    }
+
+    #[test]
+    fn a_file_may_be_mapped_for_writing_while_it_is_open_for_reading_and_writing() {
+        let root = FileId { ino: 1, generation: 0 };
+        let nodes = Nodes::new(root);
+        for access in [Access::READ, Access::WRITE, READ_WRITE, READ_WRITE] {
+            nodes.opened(ROOT, access, Keeper::Weir);
+        }
+        for access in [READ_WRITE, Access::READ, Access::WRITE] {
+            nodes.closed(ROOT, access);
+            assert!(nodes.may_be_mapped_for_writing(ROOT));
+        }
+        nodes.not_opened(ROOT, READ_WRITE);
+        assert!(!nodes.may_be_mapped_for_writing(ROOT));
     }
 }

@@ -3,6 +3,8 @@
 mod listings;
 mod locks;
 mod losses;
+mod mapped;
+mod numbers;
 mod room;
 
 use crate::mounted::{Keeper, Settings};

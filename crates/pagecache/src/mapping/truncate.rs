@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tracing::debug;
 use weir_base::PAGE_SIZE;
-use weir_vfs::{Error, Extent, KeptAttributes, OpenFile, Result, SegmentKind};
+use weir_vfs::{Capabilities, Error, Extent, KeptAttributes, OpenFile, Result, SegmentKind};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -115,6 +115,10 @@ impl Mapping {
             let invalidate_lock = mapping.lock_invalidate().await;
             let file = mapping.file();
             let size = mapping.size();
+            if offset < size && !mapping.store.capabilities().contains(Capabilities::HOLES) {
+                // It would grow in vain.
+                return Err(Error::NotSupported);
+            }
             // Space first: without it nothing is changed. Past the end it reads as zeros.
             let change = async {
                 if reserve {
@@ -445,9 +449,16 @@ impl Mapping {
                 start: at,
                 end: extent.end.min(if extent.kind == SegmentKind::Hole { limit } else { size }),
             }),
-            // Past the end of the store's file, and not dirty: never written.
+            // Past the end of the store's file, and not dirty.
             Err(Error::NoSuchRange) => {
-                Ok(Extent { kind: SegmentKind::Hole, start: at, end: limit })
+                let stored = self.state.lock().stored_size;
+                let (kind, end) = match at < stored {
+                    // Another program has cut it off, as a read will find: it has written no zeros there.
+                    true => (SegmentKind::Data, stored.min(size)),
+                    // Never written.
+                    false => (SegmentKind::Hole, limit),
+                };
+                Ok(Extent { kind, start: at, end })
             }
             Err(error) => Err(error),
         }

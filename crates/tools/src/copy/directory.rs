@@ -166,7 +166,7 @@ impl Existing {
 /// Whether a directory of the source is a destination.
 pub(super) async fn is_target(into: &[(CachedFs, Attr)], from: &Place, attr: &Attr) -> bool {
     for (fs, into) in into {
-        if into.id.ino != attr.id.ino {
+        if !source::may_be_same(into, attr) {
             continue;
         }
         if is_one_directory((fs, into), (&from.fs, attr)).await {

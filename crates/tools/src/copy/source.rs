@@ -12,6 +12,7 @@ use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use futures_util::{StreamExt, stream};
 use std::time::{Duration, SystemTime};
+use weir_base::number_elsewhere;
 use weir_pagecache::File;
 use weir_vfs::{Attr, FileId, FileKind, WholeRead};
 
@@ -110,7 +111,17 @@ pub fn changed(shown: &str) -> Failure {
 /// or through two servers, have only its inode number, size and times in common.
 pub fn is_same(a: &Attr, b: &Attr) -> bool {
     let times = |attr: &Attr| (attr.kind, attr.size, attr.mtime, attr.ctime);
-    a.id.ino == b.id.ino && (is_one_file_system(a, b) || times(a) == times(b))
+    may_be_same(a, b) && (is_one_file_system(a, b) || times(a) == times(b))
+}
+
+/// Whether two files may be one by their inode numbers.
+pub(crate) fn may_be_same(a: &Attr, b: &Attr) -> bool {
+    a.id.ino == b.id.ino || is_shown_as(a, b.id.ino) || is_shown_as(b, a.id.ino)
+}
+
+/// Whether a mount of several file systems may show the file with this inode number.
+pub fn is_shown_as(attr: &Attr, ino: u64) -> bool {
+    number_elsewhere(attr.fsid, attr.id.ino) == ino
 }
 
 /// Tells the file of one name from that of another name.
@@ -172,6 +183,9 @@ mod tests {
         let zero = Attr { fsid: 0, ..local.clone() };
         assert!(is_same(&zero, &zero.clone()), "the same");
         assert!(!is_same(&zero, &Attr { ctime: at(4), ..zero.clone() }), "exports of two servers");
+        let id = FileId { ino: number_elsewhere(1, 5), generation: 0 };
+        let mounted = Attr { id, fsid: 3, ..local.clone() };
+        assert!(is_same(&local, &mounted) && is_same(&mounted, &local), "on a mount of several");
         let id = FileId { ino: 6, generation: 1 };
         assert!(!is_same(&local, &Attr { id, ..local.clone() }));
     }

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use weir_stores::fault::{Call, Fault, Rule, What, When};
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{
-    Access, Advice, Caller, Error, FileId, FileSystem, FileSystemDecorator, IoFlags, OpenFile,
-    OpenFileDecorator, Result,
+    Access, Advice, Caller, Capabilities, Error, FileId, FileSystem, FileSystemDecorator, IoFlags,
+    OpenFile, OpenFileDecorator, Result,
 };
 
 #[test]
@@ -377,6 +377,37 @@ impl OpenFileDecorator for SlowFile {
         let from = from.as_any().downcast_ref::<Self>().ok_or(Error::CrossDevice)?;
         self.0.clone_range(&*from.0, at, len, to).await
     }
+}
+
+/// A store that cannot punch holes.
+struct Solid(Arc<MemoryFs>);
+
+impl FileSystemDecorator for Solid {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities() - Capabilities::HOLES
+    }
+}
+
+#[test]
+fn a_file_does_not_grow_for_zeros_that_its_store_cannot_write() {
+    let rig = Rig::over(Arc::new(Solid(MemoryFs::new())));
+    let file = rig.create("f");
+    file.write_at(&[1; 8192], 0, IoFlags::empty()).unwrap();
+    file.sync(true).unwrap();
+    rig.always(Call::SetSize, What::Fail(Error::Io));
+    rig.always(Call::Allocate, What::Fail(Error::Io));
+    for reserve in [false, true] {
+        let zeroed = block_on(file.zero_range_async(4096, 8192, reserve));
+        assert_eq!((zeroed, file.size()), (Err(Error::NotSupported), 8192));
+    }
+    rig.store.clear();
+    // Behind the end, an extension has zeros.
+    assert_eq!(block_on(file.zero_range_async(8192, 100, false)), Ok(()));
+    assert_eq!(stored_size(&rig, &file), 8292);
 }
 
 #[test]

@@ -7,6 +7,9 @@
 //! The attributes of an entry are those that GETATTR returns. If a delegate does not tell them in time,
 //! the entry has an error, and so have those of the page's other files that are written elsewhere: a page
 //! waits once. If the client does not ask for errors of entries (`rdattr_error`), the page ends there.
+//!
+//! An entry that cannot be looked up has the error, too, or fails the operation; only one that is refused (of another
+//! file system, say) is left out if the client does not ask for errors.
 
 use crate::handle::Node;
 use crate::v4::attrs::{self, Besides};
@@ -14,6 +17,7 @@ use crate::v4::context::{Context, Target};
 use crate::v4::ops::attr::{OF_DATA, attributes};
 use crate::v4::ops::name::current_dir;
 use crate::v4::status::of_vfs;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use weir_nfs::v4::attr::{Attrs, FILEID, MOUNTED_ON_FILEID, RDATTR_ERROR, WRITE_ONLY};
 use weir_nfs::v4::op::readdir::{self, Entries, Entry, Listing};
@@ -123,39 +127,55 @@ async fn entry(
         let attrs = Attrs { rdattr_error: Some(Err(Error::Access)), ..Attrs::default() };
         return if *errors { Ok(Some(Entry { cookie, name, attrs })) } else { Err(Error::Access) };
     }
-    if let Some(attr) = &found.attr {
-        let node = Node { id: attr.id, ..dir.node };
-        let entered = cx.exports.enter(node);
-        if entered != node {
-            return Ok(mounted(cx, entered, *asked).await.map(|attrs| Entry {
-                cookie,
-                name,
-                attrs,
-            }));
-        }
-        let target = Target { node, caller: dir.caller.clone(), ..*dir };
-        let attrs = async {
-            let newest = newest(cx, &target, *asked, is_slow).await?;
-            let attr = newest.as_ref().unwrap_or(attr);
-            let besides = besides.of_file(&cx.nfs.id_map, &target, attr, *asked).await?;
-            Ok(attrs::of_file(cx, &target, attr, &besides, *asked))
-        };
-        let attrs = match attrs.await {
-            Ok(attrs) => Attrs { rdattr_error: errors.then_some(Ok(())), ..attrs },
-            Err(Error::Stale | Error::NoEnt) => return Ok(None),
-            Err(error) if *errors => Attrs { rdattr_error: Some(Err(error)), ..Attrs::default() },
-            Err(error) => return Err(error),
-        };
+    if found.attr.is_none() && beyond.is_empty() {
+        let fileid = asked.contains(FILEID).then_some(found.ino);
+        let mounted_on_fileid = asked.contains(MOUNTED_ON_FILEID).then_some(found.ino);
+        let rdattr_error = errors.then_some(Ok(()));
+        let attrs = Attrs { rdattr_error, fileid, mounted_on_fileid, ..Attrs::default() };
         return Ok(Some(Entry { cookie, name, attrs }));
     }
-    if !beyond.is_empty() {
-        return Ok(None);
+    let failed = |error| Attrs { rdattr_error: Some(Err(error)), ..Attrs::default() };
+    let attr = match looked_up(dir, found).await {
+        Ok(attr) => attr,
+        Err(Error::Stale | Error::NoEnt) => return Ok(None),
+        Err(error) if *errors => return Ok(Some(Entry { cookie, name, attrs: failed(error) })),
+        // A mount point, say, which would keep this client from listing the directory at all.
+        Err(Error::Access) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let node = Node { id: attr.id, ..dir.node };
+    let entered = cx.exports.enter(node);
+    if entered != node {
+        let root = mounted(cx, entered, *asked).await;
+        return Ok(root.map(|attrs| Entry { cookie, name, attrs }));
     }
-    let fileid = asked.contains(FILEID).then_some(found.ino);
-    let mounted_on_fileid = asked.contains(MOUNTED_ON_FILEID).then_some(found.ino);
-    let rdattr_error = errors.then_some(Ok(()));
-    let attrs = Attrs { rdattr_error, fileid, mounted_on_fileid, ..Attrs::default() };
+    let target = Target { node, caller: dir.caller.clone(), ..*dir };
+    let attrs = async {
+        let newest = newest(cx, &target, *asked, is_slow).await?;
+        let attr = newest.as_ref().unwrap_or(&attr);
+        let besides = besides.of_file(&cx.nfs.id_map, &target, attr, *asked).await?;
+        Ok(attrs::of_file(cx, &target, attr, &besides, *asked))
+    };
+    let attrs = match attrs.await {
+        Ok(attrs) => Attrs { rdattr_error: errors.then_some(Ok(())), ..attrs },
+        Err(Error::Stale | Error::NoEnt) => return Ok(None),
+        Err(error) if *errors => failed(error),
+        Err(error) => return Err(error),
+    };
     Ok(Some(Entry { cookie, name, attrs }))
+}
+
+/// The attributes of an entry. If the store has listed it without, it is looked up: it may be gone, and otherwise the
+/// client has to learn of it.
+async fn looked_up<'a>(dir: &Target<'_>, found: &'a DirEntry) -> Result<Cow<'a, Attr>, Error> {
+    match &found.attr {
+        Some(attr) => Ok(Cow::Borrowed(attr)),
+        None => {
+            let entry = dir.node.id.entry(&found.name);
+            let attr = dir.fs().lookup(&dir.caller, entry).await.map_err(of_vfs)?;
+            Ok(Cow::Owned(attr))
+        }
+    }
 }
 
 /// The attributes to show of a file that may be delegated; `None`: those of the store.

@@ -1,6 +1,7 @@
 //! Attributes: every supported one, on every kind of file, read, compared and set.
 
 use super::*;
+use std::collections::HashMap;
 use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
 use weir_nfs::v4::attr::{self, ModeMasked, ModeUmask, SecLabel};
 use weir_nfs::v4::op::io_advise::Hint;
@@ -10,8 +11,8 @@ use weir_nfs::v4::op::{
 use weir_nfs::v4::types::{FileType, NfsTime, SetTime, StableHow};
 use weir_nfs::v4::{Bitmap, attr::Fattr};
 use weir_vfs::{
-    Access, Acl, AclKind, AclWho, Caller, CreateMode, FileKind, FileSystemDecorator, FsStat,
-    NewFile, SpecialFile, UNCACHED_XATTR,
+    Access, Acl, AclKind, AclWho, Caller, CreateMode, DirPage, EntryName, FileKind,
+    FileSystemDecorator, FsStat, NewFile, ReaddirRequest, SpecialFile, UNCACHED_XATTR,
 };
 
 /// The expected value of an attribute, given the file system's attributes of the file.
@@ -512,6 +513,71 @@ async fn readdir_returns_acls_and_errors_of_entries() {
     let Some(OpRes::Readdir(Ok(page))) = results.last() else { panic!("{results:?}") };
     let entry = &page.entries.0[0].attrs;
     assert_eq!((entry.present(), entry.rdattr_error), (attrs, Some(Ok(()))));
+}
+
+/// A store that cannot look up one of its files.
+struct Unreadable(Arc<dyn FileSystem>, weir_vfs::Error);
+
+#[async_trait::async_trait]
+impl FileSystemDecorator for Unreadable {
+    fn below(&self) -> &dyn FileSystem {
+        &*self.0
+    }
+
+    async fn lookup(
+        &self,
+        caller: &Caller,
+        entry: EntryName<'_>,
+    ) -> weir_vfs::Result<weir_vfs::Attr> {
+        if entry.name == b"broken" {
+            return Err(self.1);
+        }
+        self.0.lookup(caller, entry).await
+    }
+
+    async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> weir_vfs::Result<DirPage> {
+        let mut page = self.0.readdir(caller, request).await?;
+        page.entries.iter_mut().for_each(|entry| entry.attr = None);
+        Ok(page)
+    }
+}
+
+/// Programs that mirror a tree would remove what they do not see.
+#[tokio::test]
+async fn readdir_leaves_out_no_name_of_a_file_that_cannot_be_looked_up() {
+    for (fails, error, without_errors) in [
+        (weir_vfs::Error::Io, Some(Error::Io), Err(Error::Io)),
+        (weir_vfs::Error::AccessDenied, Some(Error::Access), Ok(1)),
+        (weir_vfs::Error::NotFound, None, Ok(1)),
+    ] {
+        let store = MemoryFs::new();
+        for name in [b"broken", b"usable"] {
+            let set = weir_vfs::SetAttr::default();
+            let new = store.root().entry(name).with(&set);
+            store.create(&Caller::Own, new, CreateMode::MustBeNew).await.unwrap();
+        }
+        let f = Fixture::of(Arc::new(Unreadable(store, fails))).await;
+        let mut c = f.client("a").await;
+        let mut list = async |asked: &[u32]| {
+            let attrs = Bitmap::of(asked);
+            let (cookie, verifier) = (0, [0; 8]);
+            let args = readdir::Args { cookie, verifier, dir_count: 0, max_count: 4096, attrs };
+            let results = c.run(vec![Op::Putrootfh(()), Op::Readdir(args)]).await.results;
+            let Some(OpRes::Readdir(listed)) = results.into_iter().next_back() else { panic!() };
+            listed.map(|page| {
+                let entry = |entry: readdir::Entry| (entry.name.to_vec(), entry.attrs);
+                page.entries.0.into_iter().map(entry).collect::<HashMap<_, _>>()
+            })
+        };
+        let listed = list(&[attr::SIZE, attr::RDATTR_ERROR]).await.unwrap();
+        let usable = &listed[&b"usable"[..]];
+        assert_eq!((usable.size, usable.rdattr_error), (Some(0), Some(Ok(()))));
+        let broken = listed.get(&b"broken"[..]).map(|attrs| (attrs.present(), attrs.rdattr_error));
+        let only = Bitmap::of(&[attr::RDATTR_ERROR]);
+        assert_eq!(broken, error.map(|error| (only, Some(Err(error)))));
+        // A client that takes no errors of entries.
+        assert_eq!(list(&[attr::SIZE]).await.map(|listed| listed.len()), without_errors);
+    }
 }
 
 #[tokio::test]

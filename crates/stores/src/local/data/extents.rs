@@ -4,7 +4,9 @@
 //!    flight, or a new change attribute, discards them ([`Known::forget`]).
 //! 2. Data is rounded outward to pages, so holes begin and end at pages, or at the end of the file.
 
-use rustix::fs::{SeekFrom, seek};
+use crate::local::attr::change_of;
+use crate::local::sys;
+use rustix::fs::{SeekFrom, Statx, StatxFlags, seek};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use weir_base::PAGE_SIZE;
@@ -14,6 +16,9 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Most known extents of a file: 1.5 MiB at about 48 bytes each.
 const MAX_EXTENTS: usize = 32 * 1024;
+
+/// How often to look for a hole at the end of a file that changes meanwhile.
+const LOOKS: u32 = 3;
 
 /// The known extents of a file.
 #[derive(Debug, Default)]
@@ -48,14 +53,38 @@ impl Known {
     }
 }
 
-/// Asks the file system for the extent around `offset`, which is below `size`.
+/// Asks the file system for the extent around `offset`, which is below the size in `stat`. Returns also whether the
+/// file was then as in `stat`.
 ///
-/// File systems without support for holes report data up to the end.
-pub(in crate::local) fn seek_extent(
+/// There is no hole where another program has cut off the file since: a read of that as data finds the file's end.
+pub(in crate::local) fn extent_at(
     file: BorrowedFd<'_>,
     offset: u64,
-    size: u64,
-) -> Result<Extent> {
+    stat: &Statx,
+) -> Result<(Extent, bool)> {
+    let state = |stat: &Statx| (stat.stx_size, change_of(stat));
+    let size = stat.stx_size;
+    let mut before = state(stat);
+    for look in 0..LOOKS {
+        let extent = seek_extent(file, offset, size)?;
+        if extent.kind == SegmentKind::Data || extent.end < size {
+            return Ok((extent, look == 0));
+        }
+        let mask = StatxFlags::SIZE | StatxFlags::CTIME;
+        let after = state(&sys::stat_fd(file, mask).map_err(std::io::Error::from)?);
+        if after == before {
+            return Ok((extent, look == 0));
+        }
+        if after.0 < size {
+            break;
+        }
+        before = after;
+    }
+    Ok((Extent { kind: SegmentKind::Data, start: offset, end: size }, false))
+}
+
+/// File systems without support for holes report data up to the end.
+fn seek_extent(file: BorrowedFd<'_>, offset: u64, size: u64) -> Result<Extent> {
     let found = |kind, end: u64| Ok(Extent { kind, start: offset, end: end.clamp(offset, size) });
     let data = match seek(file, SeekFrom::Data(offset)) {
         Ok(at) => at,

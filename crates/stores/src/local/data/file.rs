@@ -2,14 +2,15 @@
 //!
 //! 1. The layout of a read is determined before its data is read. So a reported hole was one at
 //!    that time; data punched meanwhile reads as zeros, which is correct by then.
-//! 2. Extents are remembered as `inode` says.
+//! 2. Extents are remembered as `inode` says. A hole at the end of the file counts only if the file has not changed
+//!    since its size was read: there is no hole where another program has cut it off.
 //! 3. [`Reading`] or [`Writing`] owns an operation's memory until its last transfer is done.
 //!
 //! Sound because of 3: vectors made of a buffer's slices are used by transfers only, and each
 //! transfer keeps the operation, and so the buffer, alive.
 
 use super::engine::{MAX_VECTORS, Transfer, Vectors};
-use super::extents::seek_extent;
+use super::extents::extent_at;
 use super::inode::Inode;
 use super::io::Io;
 use super::locks::Locks;
@@ -141,8 +142,8 @@ impl Opened {
             let extent = match state.known.at(at) {
                 Some(extent) => extent,
                 None => {
-                    let extent = seek_extent(self.file.as_fd(), at, stat.stx_size)?;
-                    if calm && state.writes_in_flight == 0 {
+                    let (extent, is_of_stat) = extent_at(self.file.as_fd(), at, stat)?;
+                    if is_of_stat && calm && state.writes_in_flight == 0 {
                         state.known.learn(extent);
                     }
                     extent
@@ -616,6 +617,26 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
     use weir_vfs::{Caller, FileSystem};
+
+    #[tokio::test]
+    async fn what_another_program_has_cut_off_since_is_no_hole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, [7; 8192]).unwrap();
+        let fs = LocalFs::open(dir.path(), LocalOptions::default()).unwrap();
+        let attr = fs.lookup(&Caller::Own, fs.root().entry(b"file")).await.unwrap();
+        let file = fs.open(&Caller::Own, attr.id, Access::READ).await.unwrap();
+        let local = file.as_any().downcast_ref::<LocalFile>().unwrap();
+        let before = local.stat().unwrap();
+        let other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        other.set_len(0).unwrap();
+        let found = local.extents(0, 8192, &before).unwrap();
+        assert_eq!(found, [Extent { kind: SegmentKind::Data, start: 0, end: 8192 }]);
+        // What is a hole by now is one.
+        other.set_len(8192).unwrap();
+        let found = local.extents(0, 8192, &local.stat().unwrap()).unwrap();
+        assert!(found.iter().all(|extent| extent.kind == SegmentKind::Hole), "{found:?}");
+    }
 
     #[tokio::test]
     async fn a_transfer_beyond_the_most_holds_up_no_caller() {

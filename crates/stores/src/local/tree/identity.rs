@@ -173,6 +173,27 @@ mod tests {
     use crate::local::tree::nodes::Nodes;
     use std::path::Path;
 
+    #[test]
+    fn a_file_whose_entry_a_late_listing_replaced_is_found_and_a_removed_one_is_stale() {
+        let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(dir.path().join("y"), "new").unwrap();
+        let nodes = |root| Nodes::open(state.path(), root, 100);
+        let tree = Tree::open(dir.path(), nodes, 16, 100).unwrap();
+        let root = tree.root_id;
+        let found = tree.stat_name(tree.root(), c"y").unwrap();
+        let (y, seen_y) = tree.identify(root, tree.root(), b"y", &found).unwrap();
+        tree.remember(seen_y);
+        assert!(tree.nodes.is_complete());
+        // The file that had its inode number before.
+        let removed = FileId { generation: y.generation ^ 2, ..y };
+        assert_eq!(tree.getattr(removed).err(), Some(Error::Stale));
+        tree.remember([Seen { born: 1, ..seen(removed, root.ino, b"x", &found) }]);
+        assert_eq!(tree.nodes.place(y), None);
+        assert_eq!(tree.getattr(y).unwrap().id, y);
+        assert_eq!(tree.nodes.by_ino(y.ino), Some(y));
+        assert_eq!(tree.getattr(removed).err(), Some(Error::Stale));
+    }
+
     /// On procfs, which keeps neither birth times nor generations.
     #[test]
     fn a_file_without_a_generation_has_one_identity() {

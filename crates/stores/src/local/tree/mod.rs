@@ -452,7 +452,7 @@ impl Tree {
                 return Ok((place, stat));
             }
         }
-        let known = self.nodes.place(id).is_some();
+        let known = self.nodes.place(id).is_some() || self.is_displaced(id);
         if (!known && self.nodes.is_complete()) || self.is_known_gone(id) {
             return Err(Error::Stale);
         }
@@ -461,6 +461,18 @@ impl Tree {
             ByHandle::Gone => Err(Error::Stale),
             ByHandle::Unknown => self.search_for(id),
         }
+    }
+
+    /// Whether the table may have lost a file to another one with its inode number, which is not where the table has it:
+    /// a listing enters what it has found at its end, when a file may be gone and another one have its number.
+    fn is_displaced(&self, id: FileId) -> bool {
+        let is_there = |other| {
+            let place = self.nodes.place(other)?;
+            let stat = self.stat_place(&place).ok()?;
+            Some(self.is(other, &stat, &place))
+        };
+        let other = self.nodes.by_ino(id.ino).filter(|&other| other != id);
+        other.is_some_and(|other| is_there(other) != Some(true))
     }
 
     /// Asks the kernel for a file's place. Existence is not enough: the tree has to find the file

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use weir_tools::copy::Options;
-use weir_tools::copy::source::is_same;
+use weir_tools::copy::source::{is_same, is_shown_as};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::location::Location;
 use weir_tools::mounts::{Links, Mounts, Place};
@@ -183,7 +183,8 @@ pub(crate) fn is_inside_locally(location: &Location, dir: &Attr) -> bool {
             u32::try_from(found.ctime_nsec()).unwrap_or_default(),
         ));
         let times = (time(found.modified()), changed);
-        found.ino() == dir.id.ino && times == (Some(dir.mtime), Some(dir.ctime))
+        let is_numbered = found.ino() == dir.id.ino || is_shown_as(dir, found.ino());
+        is_numbered && times == (Some(dir.mtime), Some(dir.ctime))
     })
 }
 

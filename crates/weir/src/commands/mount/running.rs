@@ -98,6 +98,7 @@ async fn serve(Wanted { source, dir, args }: Wanted) -> Result<Ended> {
         uncached: args.uncached,
         kernel_checks: args.allow_other,
         show_mount_points: false,
+        root_fsid: Some(root.fsid),
         valid: args.attr_timeout,
     };
     let threads = std::thread::available_parallelism().map_or(4, |n| n.get().clamp(4, 8));

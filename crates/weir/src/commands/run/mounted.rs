@@ -103,6 +103,7 @@ async fn serve(
         uncached: !args.cached,
         kernel_checks: rustix::process::geteuid().is_root(),
         show_mount_points: true,
+        root_fsid: None,
         valid: Duration::from_secs(1),
     };
     let mut signals = Signals::new()?;
