@@ -177,6 +177,9 @@ impl Walk<'_> {
             add(&self.copier.tally.kept, 1);
             return;
         }
+        if let Err(failure) = self.refuse_target(&from, &attr, &to).await {
+            return self.copier.fail(failure);
+        }
         match attr.kind {
             FileKind::Regular => self.regular(from, attr, to).await,
             _ if !self.copier.options.recursive => {
@@ -255,6 +258,25 @@ impl Walk<'_> {
     async fn join_all(&mut self) {
         while let Some(joined) = self.files.join_next().await {
             self.joined(joined);
+        }
+    }
+
+    /// Fails if a symbolic link would replace the file that it leads to: the data would be lost.
+    async fn refuse_target(&mut self, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
+        let is_file =
+            |there: &&Attr| !matches!(there.kind, FileKind::Symlink | FileKind::Directory);
+        let (FileKind::Symlink, Some(there), Some(mounts)) =
+            (attr.kind, to.attr.as_ref().filter(is_file), &mut self.mounts)
+        else {
+            return Ok(());
+        };
+        match mounts.beyond(from).await {
+            Ok((_, led)) if source::is_same(&led, there) => {
+                let asked = format!("copy {} to {}", from.shown, to.shown);
+                Err(Failure::new(asked, "they are the same file"))
+            }
+            // It leads elsewhere, or nowhere.
+            _ => Ok(()),
         }
     }
 

@@ -201,6 +201,15 @@ impl One<'_> {
         is_newer || self.args.interactive && !confirm(&format!("replace {shown}?"))
     }
 
+    /// Fails if the source is a symbolic link to the file that the move would replace: the data would be lost.
+    async fn refuse_target(&self, mounts: &mut Mounts, link: &Attr, to: &Place) -> Result<()> {
+        let replaces = link.kind == FileKind::Symlink && !self.args.no_clobber;
+        match replaces && mounts.is_target(&self.name(), to).await {
+            true => Err(Failure::new(self.asked(), "both are the same file")),
+            false => Ok(()),
+        }
+    }
+
     fn flags(&self) -> RenameFlags {
         if self.args.no_clobber { RenameFlags::NoReplace } else { RenameFlags::Replace }
     }
@@ -227,6 +236,13 @@ impl One<'_> {
         }
         if let Ok(there) = &there {
             self.may_replace(there.ino())?;
+        }
+        if let Ok(there) = &there
+            && source.is_symlink()
+            && !self.args.no_clobber
+            && leads_to(from, &to, there)
+        {
+            return Err(Failure::new(self.asked(), "both are the same file"));
         }
         if is_link && !self.args.no_clobber {
             // rename(2) does nothing for two names of one file.
@@ -277,6 +293,7 @@ impl One<'_> {
         if source.name.is_none() || target.name.is_none() {
             return Err(Failure::new(asked(), "a root cannot be moved"));
         }
+        self.refuse_target(mounts, attr, &target).await?;
         let has_names = attr.kind != FileKind::Directory && attr.nlink > 1;
         let is_same = (source.dir, &source.name) == (target.dir, &target.name);
         if is_same && has_names && !self.args.no_clobber {
@@ -379,6 +396,7 @@ impl One<'_> {
                 return Err(Error::Exists).asked(asked);
             }
             self.may_replace(there.id.ino)?;
+            self.refuse_target(mounts, &attr, &to).await?;
             match (is_directory, there.kind == FileKind::Directory) {
                 (false, false) if self.stays(attr.mtime, there.mtime, &to.shown) => {
                     return Ok(Moved::Not);
@@ -460,6 +478,18 @@ fn entry_of(path: &Path) -> io::Result<PathBuf> {
 fn above(path: &Path) -> &Path {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     above.unwrap_or(Path::new("."))
+}
+
+/// Whether a symbolic link leads to the file `there`, whose name is `to`. Another name of a file with several is left
+/// if that one is replaced.
+fn leads_to(link: &Path, to: &Path, there: &fs::Metadata) -> bool {
+    let Ok(led) = link.metadata() else { return false };
+    let is_same = (led.dev(), led.ino()) == (there.dev(), there.ino());
+    let is_name = || match (link.canonicalize(), entry_of(to)) {
+        (Ok(led), Ok(to)) => led == to,
+        _ => true,
+    };
+    is_same && !there.is_dir() && (there.nlink() == 1 || is_name())
 }
 
 /// Whether two names of a file are two entries: in one directory, they may be one that the file system takes
