@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use weir_client::NfsUrl;
 use weir_stores::local::rename_no_replace;
-use weir_tools::copy::{Copier, Options, Progress, source};
+use weir_tools::copy::{Copier, Options, Overwrite, Progress, source};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::known::Known;
 use weir_tools::location::Location;
@@ -362,9 +362,10 @@ impl One<'_> {
             preserve: true,
             moves: true,
             umask: umask(),
-            overwrite: match self.args.no_clobber {
-                true => weir_tools::copy::Overwrite::Keep,
-                false => weir_tools::copy::Overwrite::Replace,
+            overwrite: match (self.args.no_clobber, self.args.update) {
+                (true, _) => Overwrite::Keep,
+                (false, true) => Overwrite::Update,
+                (false, false) => Overwrite::Replace,
             },
             ..Options::default()
         };
@@ -409,6 +410,8 @@ impl One<'_> {
             }
         }
         let known = Known::of(from.clone(), attr).await?;
+        // About a file that is there, this has asked already.
+        let options = Options { asks: self.args.interactive && to.attr.is_none(), ..options };
         let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), Failures));
         let ending = self.ending.get_or_init(Ending::by_signals);
         ending.begin(&copier);
@@ -515,6 +518,10 @@ fn are_two_entries(a: &Path, b: &Path) -> io::Result<bool> {
 struct Failures;
 
 impl Progress for Failures {
+    fn may_replace(&self, to: &str) -> bool {
+        tokio::task::block_in_place(|| confirm(&format!("replace {to}?")))
+    }
+
     fn failed(&self, failure: &Failure) {
         complain(failure);
     }
