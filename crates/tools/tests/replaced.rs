@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::memory::MemoryFs;
-use weir_tools::copy::{Copier, Options, Overwrite, Progress, Summary};
+use weir_tools::copy::{Copier, Filter, Mirror, Options, Overwrite, Progress, Summary};
 use weir_tools::mounts::Place;
 use weir_tools::origin::Origin;
+use weir_tools::sync::sync;
 use weir_vfs::{
-    Access, Attr, Caller, CreateMode, Created, DirPage, Error, FileId, FileSystem,
+    Access, Attr, Caller, CreateMode, Created, DirPage, Error, FileId, FileKind, FileSystem,
     FileSystemDecorator, NewFile, OpenFile, ReaddirRequest, RenameFlags, Result, SetAttr, SetTime,
 };
 
@@ -201,4 +202,46 @@ async fn a_file_that_appears_meanwhile_is_not_replaced_without_a_question() {
     let (said, is_theirs, asked) = copy_beside(options, false, When::Begun).await;
     assert!(is_theirs && said.failures[0].contains("file exists"), "{said:?}");
     assert_eq!((said.failures.len(), said.files, asked), (1, 0, 0));
+}
+
+/// Makes a mirror of a source in which `x`, a file or a directory, may not be read.
+async fn mirror_unreadable(kind: FileKind, to: &CachedFs, cache: &Cache) -> Summary {
+    let store = memory().await;
+    let plain = cache.mount(store.clone());
+    let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
+    let x = match kind {
+        FileKind::Directory => {
+            plain.mkdir(OWN, plain.root().entry(b"x").with(&set)).await.unwrap().id
+        }
+        _ => write(&plain, "x", b"content").await,
+    };
+    let from = cache.mount(Arc::new(Source { store, refused: Some(x) }));
+    let mirror = Some(Arc::new(Mirror::new(Filter::new([], []).unwrap(), true)));
+    let options = Options { recursive: true, preserve: true, mirror, ..Options::default() };
+    let copier = Arc::new(Copier::new(options, 32 << 20, ()));
+    sync(&copier, &root(&from).await, &root(to).await, false).await;
+    copier.summary(Duration::ZERO, 0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_directory_is_removed_for_a_file_that_cannot_be_read() {
+    let (cache, set) = (cache(), SetAttr { mode: Some(0o755), ..SetAttr::default() });
+    let to = cache.mount(MemoryFs::new());
+    write(&to, "extra", b"").await;
+    let x = to.mkdir(OWN, to.root().entry(b"x").with(&set)).await.unwrap().id;
+    to.create(OWN, x.entry(b"keep").with(&set), CreateMode::MustBeNew).await.unwrap();
+    let said = mirror_unreadable(FileKind::Regular, &to, &cache).await;
+    assert!(said.failures.iter().any(|said| said.contains("read root/x")), "{said:?}");
+    assert!(said.failures.iter().any(|said| said.contains("nothing was removed")), "{said:?}");
+    assert!(find(&to, &["x", "keep"]).await.is_some() && find(&to, &["extra"]).await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_file_is_removed_for_a_directory_that_cannot_be_listed() {
+    let cache = cache();
+    let to = cache.mount(MemoryFs::new());
+    let x = write(&to, "x", b"content").await;
+    let said = mirror_unreadable(FileKind::Directory, &to, &cache).await;
+    assert!(said.failures.iter().any(|said| said.contains("list root/x")), "{said:?}");
+    assert_eq!(find(&to, &["x"]).await.map(|there| there.id), Some(x));
 }

@@ -7,15 +7,14 @@ use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::text::kind_name;
 use std::sync::atomic::Ordering;
-use weir_vfs::{Attr, Caller, Error, FileKind};
+use weir_vfs::{Access, Attr, Caller, FileKind};
 
 /// Whether an entry takes part.
 pub(crate) fn takes(copier: &Copier, from: &Place, attr: &Attr) -> bool {
     copier.options.mirror.as_ref().is_none_or(|mirror| mirror.takes(from, attr))
 }
 
-/// Decides about an entry that takes part: whether the copy continues with it. Removes a file in the
-/// place of a directory.
+/// Decides about an entry that takes part: whether the copy continues with it.
 pub(crate) async fn prepare(
     copier: &Copier,
     from: &Place,
@@ -25,16 +24,8 @@ pub(crate) async fn prepare(
     let Some(mirror) = &copier.options.mirror else { return Ok(true) };
     let Some(there) = &to.attr else { return Ok(true) };
     match (attr.kind, there.kind) {
-        (FileKind::Directory, FileKind::Directory) => Ok(true),
-        (FileKind::Directory, _) => {
-            let write = || format!("make the directory {}", to.shown);
-            let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
-            if !copier.options.dry_run {
-                to.fs.unlink(&Caller::Own, to.dir.entry(name)).await.asked(write)?;
-            }
-            to.attr = None;
-            Ok(true)
-        }
+        // A file in its place is removed when it can be listed.
+        (FileKind::Directory, _) => Ok(true),
         (_, FileKind::Directory) if mirror.deletes && copier.options.dry_run => {
             to.attr = None;
             Ok(true)
@@ -46,6 +37,8 @@ pub(crate) async fn prepare(
             Err(Failure::new(asked, failed).advice(advice))
         }
         (_, FileKind::Directory) if mirror.deletes => {
+            // Before the directory is removed for it.
+            check_readable(from, attr).await?;
             mirror.is_blocked.store(true, Ordering::Relaxed);
             Ok(false)
         }
@@ -74,6 +67,17 @@ pub(crate) async fn prepare(
             Ok(!is_same)
         }
     }
+}
+
+/// Fails if the content of a file, or the target of a link, cannot be read.
+async fn check_readable(from: &Place, attr: &Attr) -> Result<()> {
+    let open = || from.fs.open(&Caller::Own, attr.id, Access::READ);
+    let read = match attr.kind {
+        FileKind::Regular => from.found_again(attr.id, open).await.map(drop),
+        FileKind::Symlink => from.link_target(attr.id).await.map(drop),
+        _ => Ok(()),
+    };
+    read.asked(|| format!("read {}", from.shown))
 }
 
 /// Whether a link or special file is up to date, but for attributes that can be set.
