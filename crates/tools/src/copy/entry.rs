@@ -3,6 +3,7 @@
 use super::attributes::Like;
 use super::copier::{Copier, add};
 use super::mend::mend;
+use super::mirror;
 use crate::failure::{Asked, Failure, Result};
 use crate::mounts::Place;
 use crate::text::kind_name;
@@ -86,7 +87,7 @@ async fn is_like((from, attr): (&Place, &Attr), (to, there): (&Place, &Attr)) ->
         let state = |attr: &Attr| (attr.rdev, attr.mode, attr.uid, attr.gid);
         return Ok(state(attr) == state(there));
     }
-    if (attr.size, attr.mtime) != (there.size, there.mtime) {
+    if attr.size != there.size || !mirror::is_kept_as(attr.mtime, there) {
         return Ok(false);
     }
     let read = async |place: &Place, id| {
@@ -94,4 +95,44 @@ async fn is_like((from, attr): (&Place, &Attr), (to, there): (&Place, &Attr)) ->
         target.asked(|| format!("read the symbolic link {}", place.shown))
     };
     Ok(read(from, attr.id).await? == read(to, there.id).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::tests::root;
+    use std::time::{Duration, UNIX_EPOCH};
+    use weir_pagecache::{Cache, Config};
+    use weir_stores::memory::MemoryFs;
+    use weir_vfs::SetAttr;
+
+    #[tokio::test]
+    async fn a_link_is_like_one_whose_time_is_kept_in_larger_steps() {
+        let cache = Cache::new(Config { budget_bytes: 32 << 20, ..Config::default() }).unwrap();
+        let (fs, set) = (cache.mount(MemoryFs::new()), SetAttr::default());
+        let mut links = Vec::new();
+        for (name, target) in [(b"a", b"target"), (b"b", b"target"), (b"c", b"others")] {
+            let new = fs.root().entry(name).with(&set);
+            links.push(fs.symlink(&Caller::Own, new, target).await.unwrap());
+        }
+        let root = root(&fs).await;
+        let at = |link: &Attr, nanos| {
+            let time = UNIX_EPOCH + Duration::from_nanos(nanos);
+            Attr { mtime: time, ctime: time, ..link.clone() }
+        };
+        let from = at(&links[0], 1_700_000_001_234_567_891);
+        for (there, nanos, expected) in [
+            (1, 1_700_000_001_234_567_891, true),
+            (1, 1_700_000_001_000_000_000, true),
+            (1, 1_700_000_003_000_000_000, false),
+            (2, 1_700_000_001_000_000_000, false),
+        ] {
+            let there = at(&links[there], nanos);
+            assert_eq!(
+                is_like((&root, &from), (&root, &there)).await.unwrap(),
+                expected,
+                "{nanos}"
+            );
+        }
+    }
 }

@@ -106,7 +106,7 @@ pub(crate) struct Args {
     /// Do not copy what is in other file systems than the source
     #[arg(short = 'x', long)]
     one_file_system: bool,
-    /// Keep mode, owner, times, hard links, access control lists and extended attributes
+    /// Keep mode, owner, times, hard links of regular files, access control lists and extended attributes
     #[arg(short, long)]
     preserve: bool,
     /// Which zeros become holes [default: always, where weir reads the data itself]
