@@ -10,8 +10,8 @@ use weir_nfs::v4::OpCode;
 use weir_pagecache::{Cache, CachedFs, Config, File};
 use weir_stores::testing::{new_file, write};
 use weir_vfs::{
-    Access, Caller, CreateMode, Error, FileKind, FileSystem, IoFlags, ReaddirRequest, RenameFlags,
-    SetAttr, Unnamed,
+    Access, Acl, AclKind, AclWho, Caller, CreateMode, Error, FileKind, FileSystem, IoFlags,
+    ReaddirRequest, RenameFlags, SetAttr, Unnamed,
 };
 
 const ME: &Caller = &Caller::Own;
@@ -263,4 +263,45 @@ async fn cached(between: &Between, version: &str) -> CachedFs {
     let url = format!("nfs://{}/?{options}", between.addr).parse().unwrap();
     let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
     Cache::new(Config { budget_bytes: 16 << 20, ..Config::default() }).unwrap().mount(nfs)
+}
+
+/// A mode says all of the first file's list, and not all of the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whether_a_file_has_an_access_list_is_one_request() {
+    use AclWho::{Group, Mask, Other, Owner, User};
+    let served = Served::start();
+    let between = Between::to(served.addr).await;
+    let set = SetAttr { mode: Some(0o660), ..SetAttr::default() };
+    let named = Acl::new([(Owner, 6), (User(12345), 6), (Group, 0), (Mask, 6), (Other, 0)]);
+    let masked = Acl::new([(Owner, 6), (Group, 0), (Mask, 6), (Other, 0)]);
+    let lists =
+        [("plain", None), ("named", Some(named.unwrap())), ("masked", Some(masked.unwrap()))];
+    for (name, list) in &lists {
+        let new = served.store.root().entry(name.as_bytes()).with(&set);
+        let id = served.store.create(ME, new, CreateMode::MustBeNew).await.unwrap().attr.id;
+        if let Some(list) = list {
+            served.store.set_acl(ME, id.acl(AclKind::Access), Some(list)).await.unwrap();
+        }
+    }
+    for version in ["3", "4.0", "4.1", "4.2"] {
+        let options = format!("vers={version}&mountport={}", between.addr.port());
+        let url = format!("nfs://{}/?{options}", between.addr).parse().unwrap();
+        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+        for (name, list) in &lists {
+            let found = nfs.lookup(ME, nfs.root().entry(name.as_bytes())).await.unwrap();
+            assert_eq!(found.mode, 0o660, "NFSv{version}: {name}");
+            between.take_compounds();
+            let read = nfs.get_acl(found.id.acl(AclKind::Access)).await;
+            assert_eq!(between.take_compounds(), usize::from(version != "3"), "NFSv{version}");
+            match (version, list) {
+                ("3", list) => assert_eq!(read, Ok(list.clone()), "{name}"),
+                (_, None) => assert_eq!(read, Ok(None), "NFSv{version}"),
+                (_, Some(_)) => assert_eq!(read, Err(Error::AccessDenied), "NFSv{version}: {name}"),
+            }
+            let default = nfs.get_acl(nfs.root().acl(AclKind::Default)).await;
+            assert_eq!(default, Err(Error::NotSupported));
+            assert_eq!(between.take_compounds(), 0);
+        }
+        nfs.unmount().await;
+    }
 }

@@ -4,13 +4,15 @@
 //! 1. The number of stores stays bounded, however many links there are: one for each file system of
 //!    this machine on the way from its root, and a server's as in [`mounts`](crate::mounts).
 
+use crate::copy::source::is_same;
 use crate::failure::{Asked, Failure, Result};
 use crate::location::Location;
 use crate::mounts::{Links, Mounts, Place};
 use crate::origin::Origin;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use weir_vfs::{Attr, Caller, Error, FileId};
+use std::sync::Arc;
+use weir_vfs::{Attr, Caller, Error, FileId, FileKind};
 
 /// An entry of a directory.
 pub struct Child {
@@ -51,6 +53,20 @@ impl Mounts {
         let led = Place { shown: place.shown.clone(), origin: Origin::to(&location), ..led };
         let attr = led.existing("find")?.clone();
         Ok((led, attr))
+    }
+
+    /// Whether a symbolic link at `location`, or what a link would say, leads to the file at `to`, so that a link in
+    /// the place of the file would lead to itself. If the file has several names, it is left under the others.
+    pub async fn is_target(&mut self, location: &Location, to: &Place) -> bool {
+        let is_file =
+            |there: &&Attr| !matches!(there.kind, FileKind::Symlink | FileKind::Directory);
+        let Some(there) = to.attr.as_ref().filter(is_file) else { return false };
+        // It may lead nowhere.
+        let Ok(led) = self.place(location, Links::Follow).await else { return false };
+        let is_other_name = there.nlink > 1
+            && Arc::ptr_eq(led.fs.store(), to.fs.store())
+            && (led.dir, &led.name) != (to.dir, &to.name);
+        led.attr.as_ref().is_some_and(|led| is_same(led, there)) && !is_other_name
     }
 
     /// The file at an absolute path without links, from the store nearest above it.

@@ -161,3 +161,46 @@ fn rates_and_checkpoints_are_no_shares() {
     fs::write(&from, vec![7; 3 << 20]).unwrap();
     run(["cp", "--bwlimit", "0", &from, &to]);
 }
+
+#[test]
+fn a_link_does_not_replace_the_file_that_it_leads_to() {
+    everywhere(|export, at| {
+        fs::create_dir(export.join("a")).unwrap();
+        fs::create_dir(export.join("b")).unwrap();
+        fs::write(export.join("data"), "data").unwrap();
+        symlink("data", export.join("current")).unwrap();
+        fs::write(export.join("b/f"), "f").unwrap();
+        symlink("../b/f", export.join("a/f")).unwrap();
+        let local = export.join("current").to_str().unwrap().to_owned();
+        for args in [
+            ["cp", "-a", &at("current"), &at("data")],
+            ["cp", "-r", &local, &at("data")],
+            ["cp", "-a", &at("a/f"), &at("b")],
+            ["cp", "-aT", &at("a"), &at("b")],
+            ["mv", "-f", &at("current"), &at("data")],
+            ["mv", "-f", &local, &at("data")],
+            ["mv", "-f", &at("a/f"), &at("b")],
+        ] {
+            let says = fail(1, args);
+            assert!(says.contains("the same file"), "{args:?}: {says}");
+            for (file, content) in [("data", "data"), ("b/f", "f")] {
+                assert!(!export.join(file).is_symlink(), "{args:?}");
+                assert_eq!(fs::read_to_string(export.join(file)).unwrap(), content, "{args:?}");
+            }
+            assert!(export.join("current").is_symlink() && export.join("a/f").is_symlink());
+        }
+        // Links that lead elsewhere replace a file, and so does one that leaves the file another name.
+        symlink("nowhere", export.join("dangling")).unwrap();
+        fs::write(export.join("old"), "old").unwrap();
+        run(["cp", "-a", &at("dangling"), &at("old")]);
+        assert_eq!(fs::read_link(export.join("old")).unwrap(), Path::new("nowhere"));
+        fs::write(export.join("other"), "other").unwrap();
+        run(["cp", "-a", &at("current"), &at("other")]);
+        assert_eq!(fs::read_link(export.join("other")).unwrap(), Path::new("data"));
+        fs::hard_link(export.join("data"), export.join("name")).unwrap();
+        assert!(fail(1, ["mv", &at("current"), &at("data")]).contains("the same file"));
+        run(["mv", &at("current"), &at("name")]);
+        assert_eq!(fs::read_link(export.join("name")).unwrap(), Path::new("data"));
+        assert_eq!(fs::read_to_string(export.join("name")).unwrap(), "data");
+    });
+}

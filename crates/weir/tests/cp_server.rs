@@ -2,9 +2,11 @@
 
 mod common;
 
-use common::{EXTENTS, Server, blocks, fail, json, same, scratch, sparse};
+use common::{EXTENTS, Server, blocks, fail, json, run, same, scratch, sparse, text, weir};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 const MIB: u64 = 1 << 20;
 
@@ -115,5 +117,101 @@ fn data_is_shared_or_the_copy_fails() {
             left.sort();
             assert_eq!(left, ["large", "small"]);
         }
+    }
+}
+
+const LIST: &str = "system.posix_acl_access";
+
+/// user::rw- user:12345:rw- group::--- mask::rw- other::---, as acl(5) has it in an attribute.
+fn list() -> Vec<u8> {
+    let entry = |tag: u16, rights: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let entries =
+        [(1, 6, u32::MAX), (2, 6, 12345), (4, 0, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)];
+    let entries = entries.map(|(tag, rights, id)| entry(tag, rights, id));
+    [2_u32.to_le_bytes().to_vec(), entries.concat()].concat()
+}
+
+/// A file that the users of its list can write to, and not its group. `None`: the file system has no lists.
+fn listed(path: &Path) -> Option<()> {
+    let _ = fs::remove_file(path);
+    fs::write(path, "content").unwrap();
+    rustix::fs::setxattr(path, LIST, &list(), rustix::fs::XattrFlags::empty()).ok()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn the_list_of_a_file_at_a_server_gives_its_group_no_rights() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir_all(export.join("tree")).unwrap();
+    let (new, file) = (dir.path().join("new"), export.join("tree/file"));
+    let plain = export.join("plain");
+    let server = Server::start(&export, &["--squash", "none"]);
+    for version in ["vers=3", "vers=4.0", "vers=4.2"] {
+        for size in [3, 100_000] {
+            if listed(&file).is_none() {
+                weir_skip::skip("the file system has no access control lists");
+                return;
+            }
+            assert_eq!(mode(&file), 0o660);
+            fs::write(&new, vec![b'x'; size]).unwrap();
+            let said = |args: &[&str]| {
+                let output = weir(args).output().unwrap();
+                assert!(output.status.success(), "{args:?}: {}", text(&output));
+                text(&output)
+            };
+            let (url, new) = (server.url("tree/file", version), new.to_str().unwrap());
+            let says = said(&["cp", new, &url]);
+            assert!(says.contains("does not keep access control lists of"), "{version}: {says}");
+            assert_eq!((mode(&file), fs::read(&file).unwrap().len()), (0o600, size), "{version}");
+            // A file without a list has the bits of its mode.
+            fs::write(&plain, "").unwrap();
+            fs::set_permissions(&plain, fs::Permissions::from_mode(0o664)).unwrap();
+            assert_eq!(said(&["cp", new, &server.url("plain", version)]), "", "{version}");
+            assert_eq!((mode(&plain), fs::read(&plain).unwrap().len()), (0o664, size));
+        }
+        for (n, command) in [&["cp", "-p"][..], &["mv"], &["sync"]].into_iter().enumerate() {
+            listed(&file).unwrap();
+            let here = dir.path().join(format!("{version}.{n}"));
+            let from = if command == ["sync"] { "tree" } else { "tree/file" };
+            let ends = [&server.url(from, version)[..], here.to_str().unwrap()];
+            let output = weir(command.iter().chain(&ends)).output().unwrap();
+            let here = if command == ["sync"] { here.join("file") } else { here };
+            assert!(output.status.success(), "{command:?}: {}", text(&output));
+            let mut kept = vec![0; 100];
+            let len = rustix::fs::getxattr(&here, LIST, &mut kept[..]).unwrap_or(0);
+            if version == "vers=3" {
+                assert_eq!((&kept[..len], mode(&here)), (&list()[..], 0o660), "{command:?}");
+                assert_eq!(text(&output), "");
+            } else {
+                assert_eq!((len, mode(&here)), (0, 0o600), "{command:?}");
+                assert!(text(&output).contains("access control lists of"), "{}", text(&output));
+            }
+        }
+        // A list that the directory gives its files is theirs again.
+        for size in [3, 100_000] {
+            let team = export.join("team");
+            let _ = fs::remove_dir_all(&team);
+            fs::create_dir(&team).unwrap();
+            let none = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(&team, "system.posix_acl_default", &list(), none).unwrap();
+            fs::write(team.join("file"), "content").unwrap();
+            assert_eq!(mode(&team.join("file")), 0o660);
+            fs::write(&new, vec![b'x'; size]).unwrap();
+            let url = server.url("team/file", version);
+            let output = weir(["cp", new.to_str().unwrap(), &url]).output().unwrap();
+            assert!(output.status.success() && text(&output).is_empty(), "{}", text(&output));
+            let mut kept = vec![0; 100];
+            let len = rustix::fs::getxattr(team.join("file"), LIST, &mut kept[..]).unwrap();
+            assert_eq!((&kept[..len], mode(&team.join("file"))), (&list()[..], 0o660), "{version}");
+        }
+        let here = dir.path().join("plain");
+        run(["cp", "-p", &server.url("plain", version), here.to_str().unwrap()]);
+        assert_eq!(mode(&here), 0o664);
     }
 }

@@ -31,6 +31,12 @@ fn hard_and_symbolic_links() {
         assert!(says.contains("use -f to replace it"), "{says}");
         let says = fail(1, ["ln", "-f", &at("file"), &at("same")]);
         assert!(says.contains("both are the same file"), "{says}");
+        for (text, link) in [("file", "file"), (".././d/own", "d/own")] {
+            fs::write(export.join(link), "content").unwrap();
+            let says = fail(1, ["ln", "-sf", text, &at(link)]);
+            assert!(says.contains("it would replace the file that it refers to"), "{says}");
+            assert_eq!(fs::read(export.join(link)).unwrap(), b"content");
+        }
         run(["ln", "-sf", "elsewhere", &at("same")]);
         assert_eq!(fs::read_link(export.join("same")).unwrap(), Path::new("elsewhere"));
         run(["ln", "-sfT", "d", &at("same")]);

@@ -29,10 +29,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
-    Access, Attr, Caller, Capabilities, CreateMode, Created, Cred, DirEntry, DirPage, EntryName,
-    Error, FileId, FileSystem, FsStat, KeptAttributes, NewFile, OpenFile, Permissions,
-    ReaddirRequest, RenameFlags, Result, SetAttr, SpecialFile, Unnamed, WholeFile, WholeRead,
-    WholeRequest, XattrMode, XattrName, check_owners,
+    Access, Acl, AclKind, AclName, Attr, Caller, Capabilities, CreateMode, Created, Cred, DirEntry,
+    DirPage, EntryName, Error, FileId, FileSystem, FsStat, KeptAttributes, NewFile, OpenFile,
+    Permissions, ReaddirRequest, RenameFlags, Result, SetAttr, SpecialFile, Unnamed, WholeFile,
+    WholeRead, WholeRequest, XattrMode, XattrName, check_owners,
 };
 
 /// An NFS export, mounted.
@@ -676,6 +676,18 @@ impl FileSystem for NfsFs {
             .mount
             .run(|state| async move { state.protocol.remove_xattr(&cred, &handle, &name).await });
         self.changing(xattr.id, remove).await
+    }
+
+    /// Default lists are not read, and none are set.
+    async fn get_acl(&self, acl: AclName) -> Result<Option<Acl>> {
+        if acl.kind != AclKind::Access {
+            return Err(Error::NotSupported);
+        }
+        let handle = self.handle(acl.id)?;
+        let get = |state: Arc<MountState>| async move {
+            state.protocol.get_acl(&state.own, &handle).await
+        };
+        self.mount.run(get).await
     }
 }
 

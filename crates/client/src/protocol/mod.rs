@@ -22,8 +22,8 @@ use std::any::Any;
 use std::sync::Arc;
 use weir_rpc::{AuthSys, OpaqueAuth};
 use weir_vfs::{
-    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, Permissions,
-    RenameFlags, SetAttr, WholeFile, WholeRead, XattrMode,
+    Access, Acl, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange,
+    Permissions, RenameFlags, SetAttr, WholeFile, WholeRead, XattrMode,
 };
 
 /// One version of the protocol with one server.
@@ -225,6 +225,9 @@ pub(crate) trait Protocol: Any + Send + Sync + 'static {
     ) -> Result<()>;
     async fn list_xattrs(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Vec<Vec<u8>>>;
     async fn remove_xattr(&self, cred: &OpaqueAuth, handle: &Handle, name: &[u8]) -> Result<()>;
+    /// The access control list of a file; `None` if its mode says all of it. A list that the version cannot express is
+    /// denied.
+    async fn get_acl(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Option<Acl>>;
     /// Closes, unlocks and returns all state that the server holds for this mount.
     async fn unmount(&self);
     /// Ends the mount's connections; pending and later calls fail. Waits for nothing.

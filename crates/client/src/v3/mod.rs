@@ -4,12 +4,14 @@
 //! - [`nlm`]: locks; [`nlm_callback`]: the server's calls about them;
 //! - [`program`]: where these programs are;
 //! - [`convert`]: attributes and errors to and from the neutral ones;
+//! - [`acl`]: access control lists, by a program of their own;
 //! - [`namespace`]: the operations that change names; here: the others.
 //!
 //! 1. A call that is not idempotent is resent under the same xid and from the same port, for the
 //!    server's reply cache; if that fails, the client recognises the effect of the first one
 //!    ([`retried`](crate::retried)).
 
+mod acl;
 mod convert;
 mod mount;
 mod namespace;
@@ -45,8 +47,8 @@ use weir_nfs::v3::types::{Created, DirOp};
 use weir_nfs::v3::{self, Call, Error as Nfs3Error, Procedure};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
-    Access, Attr, Capabilities, Extent, FsStat, Layout, Lock, LockRange, Permissions, RenameFlags,
-    SetAttr, WholeFile, WholeRead, XattrMode,
+    Access, Acl, Attr, Capabilities, Extent, FsStat, Layout, Lock, LockRange, Permissions,
+    RenameFlags, SetAttr, WholeFile, WholeRead, XattrMode,
 };
 use weir_xdr::Decoder;
 
@@ -69,6 +71,8 @@ pub(crate) struct V3 {
     locks: nlm::Locks,
     /// Whether the server's port mapper has ever answered.
     has_mapper: AtomicBool,
+    /// The server does not offer NFSACL.
+    has_no_lists: AtomicBool,
     /// Notified when the mount has ended its connections.
     ended: Notify,
     me: Weak<Self>,
@@ -116,6 +120,7 @@ impl V3 {
             unique: random.to_be_bytes(),
             locks: nlm::Locks::default(),
             has_mapper: AtomicBool::new(false),
+            has_no_lists: AtomicBool::new(false),
             ended: Notify::new(),
             me: me.clone(),
         });
@@ -197,8 +202,13 @@ impl V3 {
         let program = (v3::PROGRAM, v3::VERSION, A::PROCEDURE as u32);
         let mut request = Request::new(program, cred, A::PROCEDURE.name(), expect);
         request.encoder().put(args);
+        self.connection().call(request).await
+    }
+
+    /// The connection for the next call, in rotation.
+    fn connection(&self) -> &Connection {
         let turn = self.next_connection.fetch_add(1, Relaxed);
-        self.connections[turn % self.connections.len()].call(request).await
+        &self.connections[turn % self.connections.len()]
     }
 
     fn decode<T: weir_xdr::Decode>(&self, procedure: Procedure, reply: &Reply) -> Result<T> {
@@ -636,6 +646,10 @@ impl Protocol for V3 {
 
     async fn remove_xattr(&self, _cred: &OpaqueAuth, _: &Handle, _name: &[u8]) -> Result<()> {
         Err(weir_vfs::Error::NotSupported.into())
+    }
+
+    async fn get_acl(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Option<Acl>> {
+        self.access_list(cred, handle).await
     }
 
     async fn unmount(&self) {

@@ -10,8 +10,9 @@
 //! - [`root`]: the way from the server's root to a mount's;
 //! - [`whole`]: small files, written and read in one compound;
 //! - [`open_names`]: the names by which minor version 0 opens files;
-//! - [`attr`]: attributes to and from the neutral ones.
+//! - [`attr`]: attributes to and from the neutral ones; [`acl`]: whether a list is more than a mode.
 
+mod acl;
 pub(crate) mod attr;
 pub(crate) mod client;
 mod copy;

@@ -23,8 +23,8 @@ use weir_nfs::v4::types::{Content, StableHow, StateId};
 use weir_nfs::v4::{Attrs, Error as Nfs4Error, Op, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{
-    Access, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange, Permissions,
-    RenameFlags, SegmentKind, SetAttr, WholeFile, WholeRead, XattrMode,
+    Access, Acl, Attr, Capabilities, Extent, FileKind, FsStat, Layout, Lock, LockRange,
+    Permissions, RenameFlags, SegmentKind, SetAttr, WholeFile, WholeRead, XattrMode,
 };
 
 impl V4 {
@@ -635,6 +635,10 @@ impl Protocol for V4 {
             Err(Nfs4Error::NoXattr) if answer.resent => Ok(()),
             status => self.checked("REMOVEXATTR", status),
         }
+    }
+
+    async fn get_acl(&self, cred: &OpaqueAuth, handle: &Handle) -> Result<Option<Acl>> {
+        self.access_list(cred, handle).await
     }
 
     async fn unmount(&self) {

@@ -6,7 +6,8 @@ use crate::wire::reply::{Errno, statfs_out, time};
 use crate::wire::request::Requester;
 use rustix::thread::CapabilitySet;
 use weir_vfs::{
-    Acl, AclKind, Attr, Caller, Error, FileId, Permissions, SetAttr, SetTime, XattrMode, acl_xattr,
+    Acl, AclKind, Attr, Caller, Capabilities, Error, FileId, Permissions, SetAttr, SetTime,
+    XattrMode, acl_xattr,
 };
 
 impl Mounted {
@@ -103,6 +104,10 @@ impl Mounted {
     ) -> Answered {
         let id = self.nodes.file(node)?;
         let value = match acl_kind(name) {
+            // The lists of a server can be read in part, and not set.
+            Some(_) if !self.fs.store().capabilities().contains(Capabilities::POSIX_ACL) => {
+                return Err(Error::NotSupported.into());
+            }
             Some(kind) => {
                 let acl = self.fs.get_acl(id.acl(kind)).await?;
                 acl.ok_or(Error::NoAttribute)?.to_xattr()

@@ -13,7 +13,8 @@ use super::mend;
 use crate::mounts::Place;
 use std::time::{Duration, SystemTime};
 use weir_vfs::{
-    Acl, AclKind, AclWho, Attr, Caller, Error, FileId, FileKind, SetAttr, SetTime, XattrMode,
+    Acl, AclKind, AclWho, Attr, Caller, Capabilities, Error, FileId, FileKind, SetAttr, SetTime,
+    XattrMode,
 };
 
 /// The coarsest time stamps of any file system that stores all times (FAT).
@@ -150,17 +151,31 @@ pub(crate) async fn users_xattrs(place: &Place, id: FileId) -> weir_vfs::Result<
 /// Gives the new file `id` the access control list of the one that it replaces. Returns whether it has the
 /// same rights as that, as far as these are known.
 async fn has_acl_of(replaced: &Attr, to: &Place, id: FileId) -> bool {
-    let list = match to.fs.get_acl(replaced.id.acl(AclKind::Access)).await {
+    let get = async |id: FileId| to.fs.get_acl(id.acl(AclKind::Access)).await;
+    let list = match get(replaced.id).await {
         Ok(list) => list,
         Err(Error::NotSupported) => return true,
+        // A server says no more than that there is a list. The new file may have got one from its directory, as the
+        // old one did.
+        Err(Error::AccessDenied) if !has_lists(to) => {
+            return get(id).await == Err(Error::AccessDenied);
+        }
         // Whether a file had a list that another program has removed meanwhile is not known any more.
         Err(_) => return false,
     };
-    let is_inherited = || async { to.fs.get_acl(id.acl(AclKind::Access)).await != Ok(None) };
-    if list.is_none() && !is_inherited().await {
+    if list.is_none() && get(id).await == Ok(None) {
         return true;
     }
-    to.fs.set_acl(&Caller::Own, id.acl(AclKind::Access), list.as_ref()).await.is_ok()
+    if to.fs.set_acl(&Caller::Own, id.acl(AclKind::Access), list.as_ref()).await.is_ok() {
+        return true;
+    }
+    // It may have got the same from its directory. The mode, which is set later, is part of a list.
+    let with_mode = |mut list: Acl| {
+        list.set_mode(replaced.mode);
+        list
+    };
+    let there = get(id).await.ok().flatten();
+    there.is_some() && there.map(with_mode) == list.map(with_mode)
 }
 
 /// Sets the attributes of the new file or directory `id` from its source, as the options require.
@@ -459,8 +474,12 @@ pub(super) async fn copy_acls(
                 continue;
             }
         };
-        let has_list = async || matches!(to.fs.get_acl(id.acl(kind)).await, Ok(Some(_)));
-        if list.is_none() && !has_list().await {
+        let has_list = async || {
+            let there = to.fs.get_acl(id.acl(kind)).await;
+            !matches!(there, Ok(None) | Err(Error::NotSupported))
+        };
+        // A server is not asked for a list that could not be removed.
+        if list.is_none() && !(has_lists(to) && has_list().await) {
             continue;
         }
         if to.fs.set_acl(&Caller::Own, id.acl(kind), list.as_ref()).await.is_err() {
@@ -475,6 +494,11 @@ pub(super) async fn copy_acls(
         }
     }
     Ok(denied)
+}
+
+/// Whether the store at a place sets access control lists. Those of a server can be read at most.
+pub(super) fn has_lists(place: &Place) -> bool {
+    place.fs.store().capabilities().contains(Capabilities::POSIX_ACL)
 }
 
 /// The rights that a list gives the owning group, as bits of a mode.

@@ -67,25 +67,70 @@ pub(super) struct Existing {
 }
 
 /// Makes the directory at the destination if necessary, and begins to list its source and, if it
-/// existed, itself.
+/// existed, itself. In a synchronization, it replaces a file, once its source can be listed.
 pub(super) async fn open(
     copier: &Copier,
     into: &[(CachedFs, Attr)],
     next: Ahead,
 ) -> Result<Opened> {
-    let Ahead { from, attr, to, may_merge, level } = next;
+    let Ahead { from, attr, mut to, may_merge, level } = next;
     if is_target(into, &from, &attr).await {
         let asked = format!("copy the directory {}", from.shown);
         let failure = Failure::new(asked, "the copy would be inside of it");
         return Err(failure.advice("copy it to a place outside of it"));
     }
+    let stays_out = copier.options.one_file_system && attr.fsid != level.top_fsid;
+    let mut rest = match stays_out {
+        true => Listing::nothing(&from, attr.id),
+        false => Listing::at(&from, attr.id),
+    };
+    let list = || format!("list {}", from.shown);
+    let mut entries = Vec::new();
+    let is_file = to.attr.as_ref().is_some_and(|there| there.kind != FileKind::Directory);
+    if copier.options.mirror.is_some() && is_file {
+        entries = rest.next().await.asked(list)?.unwrap_or_default();
+        remove_file(copier, &to).await?;
+        to.attr = None;
+    }
+    let (now, is_new) = make(copier, (&from, &attr), &to).await?;
+    let mut there = Existing { found: HashMap::new(), is_complete: is_new };
+    if !is_new {
+        there.read(&to, now.id).await;
+    }
+    let mut listed = Ok(());
+    for _ in 0..PAGES_AHEAD {
+        match rest.next().await.asked(list) {
+            Ok(Some(page)) => entries.extend(page),
+            Ok(None) => break,
+            Err(failure) => {
+                listed = Err(failure);
+                break;
+            }
+        }
+    }
+    let made = Made { from, attr, to, now, level };
+    Ok(Opened { made, is_new, may_merge, entries, rest, listed, there })
+}
+
+/// Removes the file in the place of a directory to be made.
+async fn remove_file(copier: &Copier, to: &Place) -> Result<()> {
+    let Some(name) = to.name.as_deref().filter(|_| !copier.options.dry_run) else { return Ok(()) };
+    match to.with_directory(|| to.fs.unlink(&Caller::Own, to.dir.entry(name))).await {
+        // Another program has removed it, or replaced it by a directory.
+        Ok(()) | Err(Error::NotFound | Error::IsDirectory) => Ok(()),
+        Err(error) => Err(error).asked(|| format!("make the directory {}", to.shown)),
+    }
+}
+
+/// The directory at `to`, which this makes if there is none, and whether it is new.
+async fn make(copier: &Copier, (from, attr): (&Place, &Attr), to: &Place) -> Result<(Attr, bool)> {
     let make = || format!("make the directory {}", to.shown);
-    let (now, is_new) = match (&to.attr, &to.name) {
-        (Some(there), _) if there.kind == FileKind::Directory => (there.clone(), false),
+    match (&to.attr, &to.name) {
+        (Some(there), _) if there.kind == FileKind::Directory => Ok((there.clone(), false)),
         (None, Some(_)) if copier.options.dry_run => {
             copier.progress.made(&from.shown, &to.shown);
             // No call is made with it: it is taken for empty, and nothing is written.
-            (attr.clone(), true)
+            Ok((attr.clone(), true))
         }
         (None, Some(name)) => {
             // A protected directory is protected from the start; any other gets its final mode
@@ -100,42 +145,19 @@ pub(super) async fn open(
                     copier.note_changed(&to.fs, to.dir);
                     add(&copier.tally.directories, 1);
                     copier.progress.made(&from.shown, &to.shown);
-                    (made, true)
+                    Ok((made, true))
                 }
                 // The listing does not have the name, but the file system takes another one for it
                 // (by folding case, say), or it was made meanwhile.
-                Err(Error::Exists) => match lookup(&to, name).await? {
-                    Some(there) if there.kind == FileKind::Directory => (there, false),
-                    _ => return Err(Error::Exists).asked(make),
+                Err(Error::Exists) => match lookup(to, name).await? {
+                    Some(there) if there.kind == FileKind::Directory => Ok((there, false)),
+                    _ => Err(Error::Exists).asked(make),
                 },
-                Err(error) => return Err(error).asked(make),
+                Err(error) => Err(error).asked(make),
             }
         }
-        _ => return Err(Error::NotDirectory).asked(make),
-    };
-    let mut there = Existing { found: HashMap::new(), is_complete: is_new };
-    if !is_new {
-        there.read(&to, now.id).await;
+        _ => Err(Error::NotDirectory).asked(make),
     }
-    let stays_out = copier.options.one_file_system && attr.fsid != level.top_fsid;
-    let mut rest = match stays_out {
-        true => Listing::nothing(&from, attr.id),
-        false => Listing::at(&from, attr.id),
-    };
-    let mut entries = Vec::new();
-    let mut listed = Ok(());
-    for _ in 0..PAGES_AHEAD {
-        match rest.next().await.asked(|| format!("list {}", from.shown)) {
-            Ok(Some(page)) => entries.extend(page),
-            Ok(None) => break,
-            Err(failure) => {
-                listed = Err(failure);
-                break;
-            }
-        }
-    }
-    let made = Made { from, attr, to, now, level };
-    Ok(Opened { made, is_new, may_merge, entries, rest, listed, there })
 }
 
 impl Existing {

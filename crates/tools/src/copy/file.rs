@@ -7,6 +7,7 @@
 
 use super::attributes::{self, Like};
 use super::copier::{Copier, Overwritten, add};
+use super::look::{look_again, publish};
 use super::temporary::{Refused, Temporary};
 use super::{data, mirror, small, source, update};
 use crate::failure::{Asked, Failure, Result};
@@ -136,10 +137,11 @@ pub(crate) async fn copy_stream(
         add(&copier.tally.size_bytes, size);
         attributes::set_without_source(copier, to, id).await.asked(write)?;
         file.sync_async(false).await.asked(write)?;
-        temporary.publish(name, copier.options.publishes()).await.asked(write)
+        publish(copier, None, to, (&temporary, name)).await
     };
     match done.await {
-        Ok(()) => {
+        // A stream is newer than what is there.
+        Ok(_) => {
             temporary.forget();
             copier.note_changed(&to.fs, to.dir);
             add(&copier.tally.files, 1);
@@ -218,7 +220,7 @@ pub(crate) async fn copy_found_again(
     from: &Place,
     listed: &Attr,
     to: &Place,
-) -> Result<FileId> {
+) -> Result<Option<FileId>> {
     match copy(copier, from, listed, to).await {
         Err(failure) if failure.is_of(Error::Stale) => {
             let is_same = from.find_again(listed.id).await;
@@ -231,10 +233,14 @@ pub(crate) async fn copy_found_again(
     }
 }
 
-/// Copies the regular file at `from`, with the attributes `listed`, to `to`; returns the copy.
-async fn copy(copier: &Copier, from: &Place, listed: &Attr, to: &Place) -> Result<FileId> {
+/// Copies the regular file at `from`, with the attributes `listed`, to `to`; returns the copy. `None`: what is at `to`
+/// stays.
+async fn copy(copier: &Copier, from: &Place, listed: &Attr, to: &Place) -> Result<Option<FileId>> {
     refuse_special(to)?;
     let source = Source::read_or_open(copier, from, listed).await?;
+    let Some(to) = look_again(copier, Some(&source.attr), to).await? else { return Ok(None) };
+    let to = &*to;
+    refuse_special(to)?;
     if let Some(there) = &to.attr
         && source::is_same(&source.attr, there)
         && there.fsid == source.attr.fsid
@@ -242,18 +248,18 @@ async fn copy(copier: &Copier, from: &Place, listed: &Attr, to: &Place) -> Resul
         return Err(same_file(&source, to));
     }
     if let Some(id) = update::update(copier, &source, to).await? {
-        return Ok(id);
+        return Ok(Some(id));
     }
     match &to.attr {
         Some(there) if copier.options.in_place && there.kind == FileKind::Regular => {
-            in_place(copier, &source, to, there.id).await
+            in_place(copier, &source, to, there.id).await.map(Some)
         }
         _ => replace(copier, &source, to).await,
     }
 }
 
-/// Copies to a new file, and then renames it.
-async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<FileId> {
+/// Copies to a new file, and then renames it. `None`: what is there then stays.
+async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<Option<FileId>> {
     let write = || format!("write {}", to.shown);
     let name = to.name.as_deref().ok_or(Error::IsDirectory).asked(write)?;
     // The request that writes a small file whole replaces what has appeared under its name.
@@ -261,7 +267,7 @@ async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<Fil
     if may_replace && let Some(id) = small::write(copier, source, to, name).await.asked(write)? {
         copier.note_changed(&to.fs, to.dir);
         add(&copier.tally.files, 1);
-        return Ok(id);
+        return Ok(Some(id));
     }
     let temporary = match Temporary::begin(copier, to, &source.attr).await {
         Ok(temporary) => temporary,
@@ -275,23 +281,22 @@ async fn replace(copier: &Copier, source: &Source<'_>, to: &Place) -> Result<Fil
         attributes::set_of_file(copier, source.like(), to, id).await.asked(write)?;
         file.sync_async(false).await.asked(write)?;
         source.unchanged().await?;
-        let flags = copier.options.publishes();
-        temporary.publish(name, flags).await.map_err(|error| match error {
-            Error::NotFound | Error::Stale => {
-                let failed = "another program took its temporary file away";
-                Failure::new(write(), failed).advice("let one `weir cp` at a time write it")
-            }
-            error => Failure::of(write(), error),
-        })?;
+        if !publish(copier, Some(&source.attr), to, (&temporary, name)).await? {
+            return Ok(None);
+        }
         source.report(copier, to, &file);
-        Ok(id)
+        Ok(Some(id))
     };
     match done.await {
-        Ok(id) => {
+        Ok(Some(id)) => {
             temporary.forget();
             copier.note_changed(&to.fs, to.dir);
             add(&copier.tally.files, 1);
-            Ok(id)
+            Ok(Some(id))
+        }
+        Ok(None) => {
+            temporary.abandon(true).await;
+            Ok(None)
         }
         Err(failure) => {
             temporary.abandon(!source.is_unchanged().await).await;

@@ -127,11 +127,14 @@ async fn remove(copier: &Copier, names: &[Vec<u8>], to: &Place, id: FileId) {
     }
 }
 
-/// Whether a regular file has the access control list of its source, as far as both can be read.
+/// Whether a regular file has the access control list of its source, as far as both can be read. Those of servers
+/// would cost a request for each file that is up to date.
 async fn has_same_acl(copier: &Copier, like: Like<'_>, to: &Place, id: FileId) -> bool {
-    let list = like.place.fs.get_acl(like.attr.id.acl(AclKind::Access)).await;
-    let there = to.fs.get_acl(id.acl(AclKind::Access)).await;
-    match (list, there) {
+    let list = async |place: &Place, id: FileId| match attributes::has_lists(place) {
+        true => place.fs.get_acl(id.acl(AclKind::Access)).await,
+        false => Err(Error::NotSupported),
+    };
+    match (list(like.place, like.attr.id).await, list(to, id).await) {
         (Err(Error::NotSupported), _) | (Ok(None), Err(Error::NotSupported)) => true,
         (Ok(list), Ok(there)) => list == there,
         (Ok(_), Err(Error::NotSupported)) => false,

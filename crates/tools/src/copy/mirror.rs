@@ -153,7 +153,7 @@ const STEPS: [u128; 5] = [2_000_000_000, 1_000_000_000, 10_000_000, 1_000, 100];
 
 /// Whether a file that was given the modification time `set` has it: the same, or cut to a whole number of steps of
 /// its file system. The time of its last change, which no program sets, is in such steps, too.
-fn is_kept_as(set: SystemTime, there: &Attr) -> bool {
+pub(crate) fn is_kept_as(set: SystemTime, there: &Attr) -> bool {
     let nanos = |time: SystemTime| time.duration_since(UNIX_EPOCH).map(|since| since.as_nanos());
     match (set.duration_since(there.mtime), nanos(there.mtime), nanos(there.ctime)) {
         (Ok(cut), Ok(mtime), Ok(ctime)) if !cut.is_zero() => STEPS.iter().any(|step| {

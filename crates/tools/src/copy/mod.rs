@@ -21,6 +21,7 @@ mod digest;
 mod directory;
 mod entry;
 mod file;
+mod look;
 mod mend;
 mod mirror;
 mod names;

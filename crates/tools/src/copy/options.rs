@@ -84,6 +84,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether what is at a destination decides about the copy, so that an old listing of it does not do.
+    pub(crate) fn heeds_existing(&self) -> bool {
+        self.asks || self.overwrite == Overwrite::Update
+    }
+
     /// How a complete copy gets its name.
     pub(crate) fn publishes(&self) -> RenameFlags {
         match self.overwrite {

@@ -10,6 +10,7 @@
 use super::attributes::{self, Like};
 use super::copier::{Copier, add};
 use super::directory::{Ahead, Existing, Level, Made, Opened, lookup, open};
+use super::look::look_again;
 use super::mend::mend;
 use super::names::{Met, Names};
 use super::options::Overwrite;
@@ -45,8 +46,8 @@ struct Walk<'a> {
     /// Files that have more than one name, by the addresses of the stores that they are copied to: a link cannot
     /// leave its store.
     linked: HashMap<(usize, source::Identity), Copied>,
-    /// Further names, linked once the files exist.
-    links: Vec<(Copied, Place)>,
+    /// Further names, linked once the files exist, with the attributes of their sources.
+    links: Vec<(Copied, Attr, Place)>,
     /// Destination directories, which must not be copied themselves.
     into: Vec<(CachedFs, Attr)>,
     /// Names already used as destinations.
@@ -173,9 +174,18 @@ impl Walk<'_> {
             Ok(false) => return,
             Err(failure) => return self.copier.fail(failure),
         }
-        if attr.kind != FileKind::Directory && self.is_kept(&attr, &to) {
-            add(&self.copier.tally.kept, 1);
-            return;
+        if attr.kind != FileKind::Directory {
+            match self.is_kept(&attr, &mut to).await {
+                Ok(true) => {
+                    add(&self.copier.tally.kept, 1);
+                    return;
+                }
+                Ok(false) => {}
+                Err(failure) => return self.copier.fail(failure),
+            }
+        }
+        if let Err(failure) = self.refuse_target(&from, &attr, &to).await {
+            return self.copier.fail(failure);
         }
         match attr.kind {
             FileKind::Regular => self.regular(from, attr, to).await,
@@ -191,17 +201,22 @@ impl Walk<'_> {
                 let copier = Arc::clone(self.copier);
                 self.spawn(async move {
                     let make = async {
-                        match attr.kind {
+                        let Some(to) = look_again(&copier, Some(&attr), &to).await? else {
+                            return Ok(false);
+                        };
+                        let made = match attr.kind {
                             FileKind::Symlink => node::symlink(&copier, &from, &attr, &to).await,
                             _ => node::special(&copier, &from, &attr, &to).await,
-                        }
+                        };
+                        made.map(|()| true)
                     };
                     let made = tokio::select! {
                         made = make => made,
                         () = copier.interrupted() => return,
                     };
                     match made {
-                        Ok(()) => copier.progress.made(&from.shown, &to.shown),
+                        Ok(true) => copier.progress.made(&from.shown, &to.shown),
+                        Ok(false) => add(&copier.tally.kept, 1),
                         Err(failure) => copier.fail_or_keep(failure),
                     }
                 })
@@ -258,16 +273,42 @@ impl Walk<'_> {
         }
     }
 
+    /// Fails if a symbolic link would replace the file that it leads to: the data would be lost.
+    async fn refuse_target(&mut self, from: &Place, attr: &Attr, to: &Place) -> Result<()> {
+        let is_file =
+            |there: &&Attr| !matches!(there.kind, FileKind::Symlink | FileKind::Directory);
+        let (FileKind::Symlink, Some(there), Some(mounts)) =
+            (attr.kind, to.attr.as_ref().filter(is_file), &mut self.mounts)
+        else {
+            return Ok(());
+        };
+        match mounts.beyond(from).await {
+            Ok((_, led)) if source::is_same(&led, there) => {
+                let asked = format!("copy {} to {}", from.shown, to.shown);
+                Err(Failure::new(asked, "they are the same file"))
+            }
+            // It leads elsewhere, or nowhere.
+            _ => Ok(()),
+        }
+    }
+
     /// Whether a file that exists stays.
-    fn is_kept(&self, attr: &Attr, to: &Place) -> bool {
-        let Some(there) = &to.attr else { return false };
+    async fn is_kept(&self, attr: &Attr, to: &mut Place) -> Result<bool> {
         let options = &self.copier.options;
+        // The question is about what is there now. A dry run has no directories to look into.
+        if options.asks
+            && !options.dry_run
+            && let Some(name) = to.name.clone()
+        {
+            to.attr = lookup(to, &name).await?;
+        }
+        let Some(there) = &to.attr else { return Ok(false) };
         let stays = match options.overwrite {
             Overwrite::Replace => false,
             Overwrite::Keep => true,
             Overwrite::Update => there.mtime >= attr.mtime,
         };
-        stays || options.asks && !self.copier.progress.may_replace(&to.shown)
+        Ok(stays || options.asks && !self.copier.progress.may_replace(&to.shown))
     }
 
     /// Runs a task that copies a file, beside as many as the options allow.
@@ -291,7 +332,7 @@ impl Walk<'_> {
             let key = (Arc::as_ptr(to.fs.store()).addr(), source::Identity::of(&from, &attr));
             let first = self.linked.get(&key).cloned();
             if let Some(first) = first {
-                self.links.push((first, to));
+                self.links.push((first, attr, to));
                 return;
             }
             copied = Some(Copied::default());
@@ -312,13 +353,14 @@ impl Walk<'_> {
                 () = copier.interrupted() => return,
             };
             match done {
-                Ok(id) => {
+                Ok(Some(id)) => {
                     copier.progress.made(&from.shown, &to.shown);
                     if let Some(copied) = copied {
                         // Set once, by the task that copies its first name.
                         let _ = copied.set((id, to));
                     }
                 }
+                Ok(None) => add(&copier.tally.kept, 1),
                 Err(failure) => copier.fail_or_keep(failure),
             }
         })
@@ -447,11 +489,11 @@ impl Walk<'_> {
 
     /// After the files exist: creates further names of them.
     async fn make_links(&mut self) {
-        for (copied, to) in std::mem::take(&mut self.links) {
+        for (copied, attr, to) in std::mem::take(&mut self.links) {
             if self.copier.options.dry_run {
                 continue;
             }
-            if let Err(failure) = self.link(&copied, &to).await {
+            if let Err(failure) = self.link(&copied, &attr, &to).await {
                 self.copier.fail(failure);
             }
         }
@@ -489,12 +531,17 @@ impl Walk<'_> {
         }
     }
 
-    async fn link(&self, copied: &Copied, to: &Place) -> Result<()> {
+    async fn link(&self, copied: &Copied, attr: &Attr, to: &Place) -> Result<()> {
         let write = || format!("make the hard link {}", to.shown);
         let name = to.name.as_deref().ok_or(Error::Exists).asked(write)?;
         let Some((id, copy)) = copied.get() else {
             return Err(Failure::new(write(), "the file itself was not copied"));
         };
+        let Some(to) = look_again(self.copier, Some(attr), to).await? else {
+            add(&self.copier.tally.kept, 1);
+            return Ok(());
+        };
+        let to = &*to;
         match &to.attr {
             Some(there) if there.id == *id => {
                 add(&self.copier.tally.up_to_date, 1);

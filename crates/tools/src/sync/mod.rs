@@ -95,7 +95,7 @@ async fn delete_from(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::copy::{Filter, Options};
     use crate::origin::Origin;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     /// The root of a store, as a place.
-    pub(super) async fn root(fs: &CachedFs) -> Place {
+    pub(crate) async fn root(fs: &CachedFs) -> Place {
         let (dir, attr) = (fs.root(), Some(fs.getattr(fs.root()).await.unwrap()));
         let (shown, origin) = ("root".to_owned(), Origin::default());
         Place { fs: fs.clone(), dir, name: None, attr, shown, origin }

@@ -52,7 +52,9 @@ copied. With -x, a directory where another file system is mounted is made, but n
 
 -p keeps what the destination supports. weir cp reports what it does not support: extended \
 attributes by name (also security.* and trusted.*), access control lists, owners, modes, times. As \
-with `cp -a`, that is no failure. NFS supports only extended attributes of users. Ctrl-C \
+with `cp -a`, that is no failure. NFS supports only extended attributes of users. Access control lists of files at a \
+server are kept in copies from it over version 3; otherwise they are reported, and the copy gives the group nothing \
+that they may deny it. Ctrl-C \
 (SIGINT, SIGTERM or SIGHUP) removes unfinished files and reports what is left; a second Ctrl-C ends the program at \
 once.
 
@@ -106,7 +108,7 @@ pub(crate) struct Args {
     /// Do not copy what is in other file systems than the source
     #[arg(short = 'x', long)]
     one_file_system: bool,
-    /// Keep mode, owner, times, hard links, access control lists and extended attributes
+    /// Keep mode, owner, times, hard links of regular files, access control lists and extended attributes
     #[arg(short, long)]
     preserve: bool,
     /// Which zeros become holes [default: always, where weir reads the data itself]

@@ -75,6 +75,7 @@ async fn make(mounts: &mut Mounts, args: &Args) -> Result<Place> {
         Some((mounts.place(&source, Links::Stay).await?, source))
     };
     let mut place = mounts.place(&args.link, Links::Stay).await?;
+    let mut above = args.link.parent();
     if !args.no_target_directory
         && let Ok(into) = mounts.place(&args.link, Links::Follow).await
         && let Some(dir) = into.attr.clone().filter(|attr| attr.kind == FileKind::Directory)
@@ -89,6 +90,7 @@ async fn make(mounts: &mut Mounts, args: &Args) -> Result<Place> {
                 .map(<[u8]>::to_vec),
         };
         let name = name.ok_or(Error::Exists).asked(asked)?;
+        above = Some(args.link.clone());
         place = into.child(dir.id, &name, None);
         place.attr = match place.fs.lookup(&Caller::Own, dir.id.entry(&name)).await {
             Ok(attr) => Some(attr),
@@ -117,6 +119,12 @@ async fn make(mounts: &mut Mounts, args: &Args) -> Result<Place> {
                 && same(from)
             {
                 return Err(Failure::new(asked(), "both are the same file"));
+            }
+            if source.is_none()
+                && let Some(led) = above.and_then(|above| led(&above, &args.target))
+                && mounts.is_target(&led, &place).await
+            {
+                return Err(Failure::new(asked(), "it would replace the file that it refers to"));
             }
         }
         None => {}
@@ -151,6 +159,19 @@ async fn make(mounts: &mut Mounts, args: &Args) -> Result<Place> {
         renamed.asked(asked)?;
     }
     Ok(place)
+}
+
+/// Where a symbolic link of this text in the directory `above` leads, if it means the same on all machines.
+fn led(above: &Location, text: &OsStr) -> Option<Location> {
+    match above {
+        Location::Local(above) => Some(Location::Local(above.join(text))),
+        Location::Nfs(_) if text.as_bytes().starts_with(b"/") => None,
+        Location::Nfs(_) => {
+            let names = text.as_bytes().split(|&b| b == b'/');
+            let names = names.filter(|name| !name.is_empty() && *name != b".");
+            Some(above.below(&names.map(<[u8]>::to_vec).collect::<Vec<_>>()))
+        }
+    }
 }
 
 /// The kernel links local files of different directories; the new link is called `name`.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use weir_client::NfsUrl;
 use weir_stores::local::rename_no_replace;
-use weir_tools::copy::{Copier, Options, Progress, source};
+use weir_tools::copy::{Copier, Options, Overwrite, Progress, source};
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::known::Known;
 use weir_tools::location::Location;
@@ -201,6 +201,15 @@ impl One<'_> {
         is_newer || self.args.interactive && !confirm(&format!("replace {shown}?"))
     }
 
+    /// Fails if the source is a symbolic link to the file that the move would replace: the data would be lost.
+    async fn refuse_target(&self, mounts: &mut Mounts, link: &Attr, to: &Place) -> Result<()> {
+        let replaces = link.kind == FileKind::Symlink && !self.args.no_clobber;
+        match replaces && mounts.is_target(&self.name(), to).await {
+            true => Err(Failure::new(self.asked(), "both are the same file")),
+            false => Ok(()),
+        }
+    }
+
     fn flags(&self) -> RenameFlags {
         if self.args.no_clobber { RenameFlags::NoReplace } else { RenameFlags::Replace }
     }
@@ -227,6 +236,13 @@ impl One<'_> {
         }
         if let Ok(there) = &there {
             self.may_replace(there.ino())?;
+        }
+        if let Ok(there) = &there
+            && source.is_symlink()
+            && !self.args.no_clobber
+            && leads_to(from, &to, there)
+        {
+            return Err(Failure::new(self.asked(), "both are the same file"));
         }
         if is_link && !self.args.no_clobber {
             // rename(2) does nothing for two names of one file.
@@ -277,6 +293,7 @@ impl One<'_> {
         if source.name.is_none() || target.name.is_none() {
             return Err(Failure::new(asked(), "a root cannot be moved"));
         }
+        self.refuse_target(mounts, attr, &target).await?;
         let has_names = attr.kind != FileKind::Directory && attr.nlink > 1;
         let is_same = (source.dir, &source.name) == (target.dir, &target.name);
         if is_same && has_names && !self.args.no_clobber {
@@ -345,9 +362,10 @@ impl One<'_> {
             preserve: true,
             moves: true,
             umask: umask(),
-            overwrite: match self.args.no_clobber {
-                true => weir_tools::copy::Overwrite::Keep,
-                false => weir_tools::copy::Overwrite::Replace,
+            overwrite: match (self.args.no_clobber, self.args.update) {
+                (true, _) => Overwrite::Keep,
+                (false, true) => Overwrite::Update,
+                (false, false) => Overwrite::Replace,
             },
             ..Options::default()
         };
@@ -379,6 +397,7 @@ impl One<'_> {
                 return Err(Error::Exists).asked(asked);
             }
             self.may_replace(there.id.ino)?;
+            self.refuse_target(mounts, &attr, &to).await?;
             match (is_directory, there.kind == FileKind::Directory) {
                 (false, false) if self.stays(attr.mtime, there.mtime, &to.shown) => {
                     return Ok(Moved::Not);
@@ -391,6 +410,8 @@ impl One<'_> {
             }
         }
         let known = Known::of(from.clone(), attr).await?;
+        // About a file that is there, this has asked already.
+        let options = Options { asks: self.args.interactive && to.attr.is_none(), ..options };
         let copier = Arc::new(Copier::new(options, mounts.budget_bytes(), Failures));
         let ending = self.ending.get_or_init(Ending::by_signals);
         ending.begin(&copier);
@@ -462,6 +483,18 @@ fn above(path: &Path) -> &Path {
     above.unwrap_or(Path::new("."))
 }
 
+/// Whether a symbolic link leads to the file `there`, whose name is `to`. Another name of a file with several is left
+/// if that one is replaced.
+fn leads_to(link: &Path, to: &Path, there: &fs::Metadata) -> bool {
+    let Ok(led) = link.metadata() else { return false };
+    let is_same = (led.dev(), led.ino()) == (there.dev(), there.ino());
+    let is_name = || match (link.canonicalize(), entry_of(to)) {
+        (Ok(led), Ok(to)) => led == to,
+        _ => true,
+    };
+    is_same && !there.is_dir() && (there.nlink() == 1 || is_name())
+}
+
 /// Whether two names of a file are two entries: in one directory, they may be one that the file system takes
 /// for both (it folds case, say).
 fn are_two_entries(a: &Path, b: &Path) -> io::Result<bool> {
@@ -485,6 +518,10 @@ fn are_two_entries(a: &Path, b: &Path) -> io::Result<bool> {
 struct Failures;
 
 impl Progress for Failures {
+    fn may_replace(&self, to: &str) -> bool {
+        tokio::task::block_in_place(|| confirm(&format!("replace {to}?")))
+    }
+
     fn failed(&self, failure: &Failure) {
         complain(failure);
     }

@@ -30,7 +30,7 @@ Examples:
   weir sync --checksum disk.img nfs://filer/disk.img
 
 The destination gets the content of the source: `weir sync a b` makes b like a, and not b/a. \
-Mode, owner, times, hard links, access control lists and extended attributes are kept, as with \
+Mode, owner, times, hard links of regular files, access control lists and extended attributes are kept, as with \
 `weir cp -a`. A file that is equal by size and time is up to date.
 
 A file of 1 MiB or more that changed is read on both sides, and only the pages that differ are \

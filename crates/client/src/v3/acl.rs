@@ -1,0 +1,111 @@
+//! Access control lists of files, read by NFSACL, which servers offer at the port of NFS.
+
+use super::V3;
+use super::convert::{Status, handle_of, neutral};
+use crate::backoff::Backoff;
+use crate::error::{Error, Refusal, Result, Violation};
+use crate::protocol::{Handle, broken};
+use crate::transport::{Expect, Request};
+use std::sync::atomic::Ordering::Relaxed;
+use weir_nfs::nfsacl::{self, Entries, Getacl, GetaclRes, Mask, Procedure};
+use weir_nfs::v3::Error as Nfs3Error;
+use weir_rpc::OpaqueAuth;
+use weir_vfs::{Acl, AclRights, AclWho, who_of};
+use weir_xdr::Decoder;
+
+/// For messages.
+const GETACL: &str = "GETACL";
+/// Room for the longest list.
+const MAX_BYTES: usize = 32 << 10;
+
+impl V3 {
+    /// The access list of a file; `None` if its mode says the same. The first call shows whether the server offers the
+    /// program.
+    pub(super) async fn access_list(
+        &self,
+        cred: &OpaqueAuth,
+        handle: &Handle,
+    ) -> Result<Option<Acl>> {
+        if self.has_no_lists.load(Relaxed) {
+            return Err(weir_vfs::Error::NotSupported.into());
+        }
+        let mask = Mask::ACCESS | Mask::ACCESS_COUNT;
+        let args = Getacl { file: handle_of(handle), mask };
+        let mut backoff = Backoff::new(self.hard);
+        let lists = loop {
+            match self.lists(cred, &args).await? {
+                Err(failure) if failure.status() == Nfs3Error::Jukebox && backoff.wait().await => {}
+                Ok(lists) => break lists,
+                Err(failure) => {
+                    return Err(Error::Status {
+                        server: self.server.clone(),
+                        operation: GETACL,
+                        status: failure.status().name().to_owned(),
+                        error: neutral(failure.status()),
+                    });
+                }
+            }
+        };
+        let acl = acl_of(&lists.access)
+            .ok_or_else(|| broken(&self.server, GETACL, Violation::BadValue))?;
+        Ok((!acl.is_minimal()).then_some(acl))
+    }
+
+    async fn lists(&self, cred: &OpaqueAuth, args: &Getacl) -> Result<GetaclRes> {
+        let which = (nfsacl::PROGRAM, nfsacl::VERSION, Procedure::Getacl as u32);
+        let mut request =
+            Request::new(which, cred, GETACL, Expect::Results { max_bytes: MAX_BYTES });
+        request.encoder().put(args);
+        let reply = match self.connection().call(request).await {
+            Err(Error::Refused { refusal, .. })
+                if refusal.is_other_version() || refusal == Refusal::ProcedureUnavailable =>
+            {
+                self.has_no_lists.store(true, Relaxed);
+                return Err(weir_vfs::Error::NotSupported.into());
+            }
+            reply => reply?,
+        };
+        let mut d = Decoder::new(reply.body);
+        d.get().map_err(|error: weir_xdr::Error| broken(&self.server, GETACL, error.into()))
+    }
+}
+
+/// Decodes a list; `None` if it is none. A list without named entries has a mask on the wire all the same.
+fn acl_of(list: &Entries) -> Option<Acl> {
+    let entries = list.entries.0.iter().map(|entry| {
+        // Solaris sends additional bits.
+        Some((who_of(entry.tag, entry.id)?, (entry.rights & 7) as AclRights))
+    });
+    let mut entries: Vec<_> = entries.collect::<Option<_>>()?;
+    let rights = |who| entries.iter().find(|entry| entry.0 == who).map(|entry| entry.1);
+    if entries.len() == 4 && rights(AclWho::Mask) == rights(AclWho::Group) {
+        entries.retain(|entry| entry.0 != AclWho::Mask);
+    }
+    Acl::new(entries).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_nfs::nfsacl::Entry;
+
+    #[test]
+    fn lists_are_decoded_from_the_wire() {
+        let decoded = |list: &[(u32, u32, u32)]| {
+            let entry = |&(tag, id, rights): &(u32, u32, u32)| Entry { tag, id, rights };
+            let entries: Vec<_> = list.iter().map(entry).collect();
+            acl_of(&Entries { count: entries.len() as u32, entries: entries.into() })
+        };
+        let minimal = decoded(&[(1, 9, 6), (4, 9, 4), (0x10, 0, 4), (0x20, 0, 0)]);
+        assert_eq!(minimal, Some(Acl::of_mode(0o640)));
+        let named = decoded(&[(1, 9, 6), (2, 7, 6), (4, 9, 0), (0x10, 0, 0xfffe), (0x20, 0, 0)]);
+        let named = named.unwrap();
+        assert_eq!((named.mode(), named.get(AclWho::Group)), (0o660, Some(0)));
+        assert_eq!(named.get(AclWho::User(7)), Some(6));
+        let masked = decoded(&[(1, 9, 6), (4, 9, 0), (0x10, 0, 6), (0x20, 0, 0)]).unwrap();
+        assert!(!masked.is_minimal(), "its group has less than its mode says");
+        for bad in [&[][..], &[(1, 0, 6), (4, 0, 4)], &[(1, 0, 6), (4, 0, 4), (3, 0, 0)]] {
+            assert_eq!(decoded(bad), None, "{bad:?}");
+        }
+    }
+}
