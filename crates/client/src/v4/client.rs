@@ -1,5 +1,6 @@
 //! A mount in one minor version: the state shared by its requests, and lease renewal.
 
+use crate::backoff::Backoff;
 use crate::error::{Error, Result};
 use crate::protocol::Limits;
 use crate::protocol::ProtocolConfig;
@@ -134,6 +135,11 @@ impl V4 {
     pub(in crate::v4) fn lease(&self) -> Option<Duration> {
         let seconds = self.lease_seconds.load(Relaxed);
         (seconds > 0).then(|| Duration::from_secs(seconds))
+    }
+
+    /// The pauses between one request's attempts.
+    pub(in crate::v4) fn backoff(&self) -> Backoff {
+        Backoff::new(self.hard, self.limit)
     }
 
     pub(in crate::v4) fn set_lease(&self, lease: Duration) {
