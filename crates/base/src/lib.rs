@@ -11,7 +11,7 @@ mod lease;
 pub mod page;
 pub mod sync;
 
-pub use clock::{Clock, ManualClock, SystemClock};
+pub use clock::{Clock, ManualClock, RunningClock, SystemClock};
 pub use hash::{number_elsewhere, stable_hash};
 pub use lease::Lease;
 pub use page::{PAGE_SHIFT, PAGE_SIZE, PageIndex, pages_spanning};

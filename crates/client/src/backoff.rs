@@ -3,31 +3,36 @@
 //!
 //! 1. Pauses double, up to a second. This bounds how much longer than necessary a client waits when
 //!    a grace period ends, or a server is back.
-//! 2. A soft mount waits for [`SOFT_PATIENCE`] in total.
+//! 2. A soft mount waits as long for the end of a delay as for a reply, and at least for [`LEAST_PATIENCE`]. The time
+//!    counts from the first pause on, attempts included.
 
 use std::time::Duration;
+use tokio::time::Instant;
 
 const FIRST: Duration = Duration::from_millis(10);
 const FIRST_TO_CONNECT: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(1);
-const SOFT_PATIENCE: Duration = Duration::from_secs(20);
+const LEAST_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The pauses between one request's attempts.
 pub(crate) struct Backoff {
-    hard: bool,
+    /// How long to retry; `None` for ever.
+    patience: Option<Duration>,
     next: Duration,
-    passed: Duration,
+    /// The time of the first pause.
+    begun: Option<Instant>,
 }
 
 impl Backoff {
-    /// For a request of a `hard` mount, or of a soft one.
-    pub(crate) fn new(hard: bool) -> Self {
-        Self { hard, next: FIRST, passed: Duration::ZERO }
+    /// For a request of a `hard` mount, or of a soft one whose calls wait for `limit` for their replies.
+    pub(crate) fn new(hard: bool, limit: Duration) -> Self {
+        let patience = (!hard).then(|| limit.max(LEAST_PATIENCE));
+        Self { patience, next: FIRST, begun: None }
     }
 
     /// For requests that never give up, or give up for another reason.
     pub(crate) fn endless() -> Self {
-        Self::new(true)
+        Self { patience: None, next: FIRST, begun: None }
     }
 
     /// Between attempts to connect, which cost a server that is starting more than a call does.
@@ -37,18 +42,18 @@ impl Backoff {
 
     /// Waits, or returns false at once if the time is used up.
     pub(crate) async fn wait(&mut self) -> bool {
-        let Some(pause) = self.pause() else { return false };
+        let Some(pause) = self.pause(Instant::now()) else { return false };
         tokio::time::sleep(pause).await;
         true
     }
 
     /// The next pause, or `None` if the time is used up.
-    fn pause(&mut self) -> Option<Duration> {
-        if !self.hard && self.passed >= SOFT_PATIENCE {
+    fn pause(&mut self, now: Instant) -> Option<Duration> {
+        let waited = now.saturating_duration_since(*self.begun.get_or_insert(now));
+        if self.patience.is_some_and(|patience| waited >= patience) {
             return None;
         }
         let pause = self.next;
-        self.passed += pause;
         self.next = (pause * 2).min(LONGEST);
         Some(pause)
     }
@@ -58,8 +63,19 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    fn pauses(mut backoff: Backoff) -> impl Iterator<Item = u128> {
-        std::iter::from_fn(move || backoff.pause()).map(|pause| pause.as_millis())
+    fn pauses(backoff: Backoff) -> impl Iterator<Item = u128> {
+        pauses_between(backoff, Duration::ZERO)
+    }
+
+    /// The pauses between attempts that take `each`.
+    fn pauses_between(mut backoff: Backoff, each: Duration) -> impl Iterator<Item = u128> {
+        let mut now = Instant::now();
+        let next = move || {
+            let pause = backoff.pause(now)?;
+            now += pause + each;
+            Some(pause.as_millis())
+        };
+        std::iter::from_fn(next)
     }
 
     /// A client is at most a second late when a grace period ends.
@@ -74,7 +90,14 @@ mod tests {
 
     #[test]
     fn a_soft_mount_gives_up() {
-        let total: u128 = pauses(Backoff::new(false)).sum();
+        let total: u128 = pauses(Backoff::new(false, Duration::ZERO)).sum();
         assert!((20_000..21_000).contains(&total), "{total} ms");
+        // As long as it waits for a reply.
+        let limit = Duration::from_secs(180);
+        let total: u128 = pauses(Backoff::new(false, limit)).sum();
+        assert!((180_000..181_000).contains(&total), "{total} ms");
+        let slow = pauses_between(Backoff::new(false, limit), Duration::from_secs(60));
+        assert_eq!(slow.count(), 3, "attempts count, too");
+        assert_eq!(pauses(Backoff::new(true, limit)).nth(100_000), Some(1000));
     }
 }

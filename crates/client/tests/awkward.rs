@@ -9,7 +9,7 @@ use futures_util::TryStreamExt;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_client::{Export, MountOptions, NfsFs, NfsUrl};
+use weir_client::{Export, MountOptions, NfsFs, NfsUrl, raw};
 use weir_nfs::v4::OpCode;
 use weir_stores::memory::MemoryFs;
 use weir_stores::testing::Endless;
@@ -92,6 +92,44 @@ async fn a_restart_between_open_and_open_confirm_is_transparent() {
     assert_eq!(read_all(&*file, 100).await, b"here");
     assert_eq!(between.take_count(OpCode::Setclientid), 1);
     nfs.unmount().await;
+}
+
+/// The grace period behind a restart may be longer than the restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_soft_mount_waits_for_the_end_of_a_delay_as_long_as_for_a_reply() {
+    const VERSIONS: [&str; 4] = ["3", "4.0", "4.1", "4.2"];
+    let mut served = Served::start();
+    served.clock = Some(Arc::default());
+    served.restart();
+    let direct = served.mount("vers=4.2").await;
+    let fs: Arc<dyn FileSystem> = direct.clone();
+    let all = Lock { range: LockRange::ALL, exclusive: true };
+    let mut held = Vec::new();
+    for name in VERSIONS {
+        let file = new_file(&fs, fs.root(), name).await;
+        file.lock(LockOwner(1), Lock { range: LockRange { start: 9, end: 10 }, ..all }, false)
+            .await
+            .unwrap();
+        held.push(file);
+    }
+    // It does not come back, so the grace period lasts.
+    raw::fall_silent(&direct, true).unwrap();
+    served.restart();
+    let mut mounts = Vec::new();
+    for name in VERSIONS {
+        mounts.push((name, served.mount(&format!("vers={name}&soft")).await));
+    }
+    let writes = mounts.iter().map(async |(name, nfs)| {
+        let file = opened(nfs, name.as_bytes()).await;
+        write(&*file, 0, b"x").await.map(drop)
+    });
+    // Longer than the least time for which one waits.
+    let end = async {
+        tokio::time::sleep(Duration::from_secs(23)).await;
+        served.clock.as_ref().unwrap().advance(served.grace);
+    };
+    let (written, ()) = tokio::join!(join_all(writes), end);
+    assert_eq!(written, [Ok(()); 4]);
 }
 
 /// A server that has just restarted may refuse to release locks of version 3 (Linux's does), and

@@ -3,13 +3,14 @@
 mod common;
 
 use common::Served;
+use common::between::Between;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_client::{MountOptions, raw};
+use weir_client::{MountOptions, NfsFs, raw};
 use weir_nfs::v4::op::read;
 use weir_nfs::v4::types::StateId;
-use weir_nfs::v4::{Error, Op, OpRes};
-use weir_stores::testing::new_file;
+use weir_nfs::v4::{Error, Op, OpCode, OpRes};
+use weir_stores::testing::{new_file, write};
 use weir_vfs::{FileSystem, Lock, LockOwner, LockRange};
 
 #[tokio::test]
@@ -81,6 +82,34 @@ async fn a_stateid_of_before_the_servers_restart_is_refused() {
     let session = raw::Session::begin(connection).await.unwrap();
     let status = settled(async || session.call(&ops).await.unwrap()).await;
     assert!(matches!(status, Err(Error::StaleStateId | Error::BadStateId)), "{status:?}");
+}
+
+/// By the lease from before it would renew too late, and lose its locks to another client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lease_of_a_restarted_server_is_learned() {
+    for (vers, renewal) in [("4.0", OpCode::Renew), ("4.1", OpCode::Sequence)] {
+        let mut served = Served::start();
+        let between = Between::to(served.addr).await;
+        let url = format!("nfs://{}/?vers={vers}", between.addr).parse().unwrap();
+        let nfs = NfsFs::mount(&url, &MountOptions::default()).await.unwrap();
+        let file = new_file(&(nfs.clone() as Arc<dyn FileSystem>), nfs.root(), vers).await;
+        assert_eq!(raw::fall_silent(&nfs, false).unwrap(), served.lease);
+        served.lease = Duration::from_secs(5);
+        served.restart();
+        // It comes back.
+        write(&*file, 0, b"x").await.unwrap();
+        assert_eq!(raw::fall_silent(&nfs, false).unwrap(), served.lease, "vers={vers}");
+        between.take_count(renewal);
+        let renewed = async {
+            while between.take_count(renewal) == 0 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        // By the lease from before, it would be 20 minutes.
+        tokio::time::timeout(Duration::from_secs(300), renewed).await.expect("it does not renew");
+        drop(file);
+        nfs.unmount().await;
+    }
 }
 
 /// The status of a call after the server's grace period.

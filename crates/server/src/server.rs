@@ -24,12 +24,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use weir_base::{Clock, SystemClock};
+use weir_base::{Clock, RunningClock, SystemClock};
 
 /// The configuration of a server.
 #[derive(Clone)]
@@ -70,7 +71,8 @@ pub struct ServerConfig {
     /// client sends again after the server was killed is not executed twice. On as usual. Has no
     /// effect with `records`.
     pub retry_journal: bool,
-    /// The clock.
+    /// The clock. As usual it leaves out time in which this process does not run, so that no client loses its lease
+    /// by that.
     pub clock: Arc<dyn Clock>,
     /// Opens the database for client records. `None`: a file in `state_dir`.
     pub records: Option<OpenRecords>,
@@ -98,7 +100,7 @@ impl ServerConfig {
             id_domain: None,
             delegated_times: false,
             retry_journal: true,
-            clock: Arc::new(SystemClock::default()),
+            clock: Arc::new(RunningClock::<SystemClock>::default()),
             records: None,
             descriptors: None,
         }
@@ -288,7 +290,7 @@ impl Server {
     /// As [`serve_all`](Self::serve_all), for one listener.
     ///
     /// # Errors
-    /// Dirty data could not be written.
+    /// Dirty data could not be written, or there is no thread for the clock.
     pub async fn serve(&self, listener: TcpListener) -> io::Result<()> {
         self.serve_all(vec![listener]).await
     }
@@ -297,8 +299,9 @@ impl Server {
     /// progress and writes back dirty data.
     ///
     /// # Errors
-    /// Dirty data could not be written.
+    /// Dirty data could not be written, or there is no thread for the clock.
     pub async fn serve_all(&self, listeners: Vec<TcpListener>) -> io::Result<()> {
+        let _ticks = tick(self.services.clock.clone())?;
         self.services.retries.resolve(&self.services.exports.table()).await;
         let server = self.clone();
         let sweeper = tokio::spawn(async move {
@@ -421,6 +424,22 @@ impl Server {
     pub fn stop(&self) {
         self.stop.cancel();
     }
+}
+
+/// Has a clock that needs it tick until the result is dropped: in a thread of its own, since all that run tasks may be
+/// held up.
+fn tick(clock: Arc<dyn Clock>) -> io::Result<Option<mpsc::Sender<()>>> {
+    if clock.tick().is_none() {
+        return Ok(None);
+    }
+    let (ticks, ended) = mpsc::channel::<()>();
+    let run = move || {
+        while let Some(pause) = clock.tick()
+            && ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout)
+        {}
+    };
+    std::thread::Builder::new().name("clock".into()).spawn(run)?;
+    Ok(Some(ticks))
 }
 
 impl std::fmt::Debug for Server {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use weir_base::SystemClock;
 use weir_pagecache::{Background, Cache, Config};
 use weir_server::{Export, ExportOptions, HostNetwork, ProgramId, Server, ServerConfig, Squash};
 use weir_stores::random::Random;
@@ -216,6 +217,8 @@ impl World {
         config.state.lease = LEASE;
         config.grace = LEASE;
         config.admission.secure = false;
+        // It ticks by itself: another thread's ticks would come at other times in each simulation.
+        config.clock = Arc::new(SystemClock::default());
         let run = self.run() + 1;
         config.host_network = Some(Arc::new(Hosts { world: self.me.clone(), run }));
         if self.plant == Some(Plant::Clients) {

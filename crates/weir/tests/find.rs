@@ -63,7 +63,7 @@ fn files_by_name_type_size_and_time() {
 
 /// find(1) compares exact times.
 #[test]
-fn minutes_are_those_of_find() {
+fn days_and_minutes_are_those_of_find() {
     let dir = scratch();
     for (name, age) in [("30", 30), ("4:30", 270), ("5:30", 330)] {
         let file = fs::File::create(dir.path().join(name)).unwrap();
@@ -75,24 +75,36 @@ fn minutes_are_those_of_find() {
         lines.sort();
         lines
     };
-    for (minutes, found) in [
-        ("5", &["./4:30"][..]),
-        ("+5", &["./5:30"]),
-        ("-5", &["./30", "./4:30"]),
-        ("+4", &["./4:30", "./5:30"]),
-        ("-6", &["./30", "./4:30", "./5:30"]),
-        ("1", &["./30"]),
-        ("0", &[]),
-    ] {
-        let args = [".", "-type", "f", "-mmin", minutes];
+    let compare = |test: &str, amount: &str, found: &[&str]| {
+        let args = [".", "-type", "f", test, amount];
         let ours = weir(["find"].iter().chain(&args)).current_dir(dir.path()).output().unwrap();
-        assert_eq!(lines(ours), found, "{minutes}");
+        assert_eq!(lines(ours), found, "{test} {amount}");
         let theirs = std::process::Command::new("find").args(args).current_dir(dir.path()).output();
         // Where there is one.
         if let Ok(theirs) = theirs {
-            assert_eq!(lines(theirs), found, "{minutes}");
+            assert_eq!(lines(theirs), found, "{test} {amount}");
         }
+    };
+    compare("-mmin", "5", &["./4:30"]);
+    compare("-mmin", "+5", &["./5:30"]);
+    compare("-mmin", "-5", &["./30", "./4:30"]);
+    compare("-mmin", "+4", &["./4:30", "./5:30"]);
+    compare("-mmin", "-6", &["./30", "./4:30", "./5:30"]);
+    compare("-mmin", "1", &["./30"]);
+    compare("-mmin", "0", &[]);
+    for (name, ahead) in [("in 1 day", 24 * 60 * 60), ("in 3 days", 3 * 24 * 60 * 60)] {
+        let file = fs::File::create(dir.path().join(name)).unwrap();
+        file.set_modified(SystemTime::now() + Duration::from_secs(ahead)).unwrap();
     }
+    let (past, future) = (["./30", "./4:30", "./5:30"], ["./in 1 day", "./in 3 days"]);
+    for test in ["-mtime", "-mmin"] {
+        compare(test, "-0", &future);
+        compare(test, "-1000", &[&past[..], &future].concat());
+    }
+    compare("-mtime", "0", &past);
+    compare("-mtime", "+0", &[]);
+    compare("-mmin", "0", &[]);
+    compare("-mmin", "+0", &past);
 }
 
 #[test]

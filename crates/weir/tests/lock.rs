@@ -93,6 +93,40 @@ fn a_lost_lock_is_reported_and_its_command_terminated() {
     }
 }
 
+/// What the clients have sent meanwhile lies unread in the server's sockets.
+#[test]
+fn a_lock_outlives_a_standstill_of_the_server() {
+    let dir = scratch();
+    let export = dir.path().join("export");
+    fs::create_dir(&export).unwrap();
+    let lease = Duration::from_secs(20);
+    let options = ["--squash", "none", "--lease", &lease.as_secs().to_string()];
+    let server = Server::start(&export, &options);
+    let files = ["4.0", "4.1", "4.2"];
+    let url = |version: &str| server.url(version, &format!("vers={version}"));
+    let mut holders = files.map(|version| hold(&url(version), dir.path(), "0-"));
+    let mut waiters = files
+        .map(|version| [(); 3].map(|()| weir(["lock", &url(version), "true"]).spawn().unwrap()));
+    // So that some of them wait already.
+    std::thread::sleep(Duration::from_secs(1));
+    server.pause();
+    std::thread::sleep(lease + Duration::from_secs(5));
+    server.signal(Signal::CONT);
+    for (version, waiters) in files.iter().zip(&mut waiters) {
+        assert_eq!(run(["lock", "--test", &url(version)]), "exclusive 0-\n", "{version}");
+        for waiter in waiters {
+            assert!(waiter.try_wait().unwrap().is_none(), "{version}: it got the lock");
+        }
+    }
+    fs::write(dir.path().join("stop"), "").unwrap();
+    for holder in &mut holders {
+        assert_eq!(holder.wait().unwrap().code(), Some(7), "the command's exit code");
+    }
+    for waiter in waiters.iter_mut().flatten() {
+        assert!(waiter.wait().unwrap().success());
+    }
+}
+
 #[test]
 fn signals_end_lock_while_the_server_hangs() {
     let dir = scratch();

@@ -18,6 +18,8 @@
 //!    to its owner. That runs the owner's code, so it never happens under the table's lock.
 //! 6. A call's time starts when it was sent completely. Until then it starts when the connection
 //!    last sent bytes, so that a slow network with much to send is not mistaken for a dead one.
+//! 7. Time in which this process stood still (Ctrl-Z, a frozen container) does not count: replies that arrived
+//!    meanwhile have not been read ([`Shared::leave_out_standstill`]).
 
 use super::connect::{abort, connect};
 use super::payload::{self, Expect, ReadTarget, ResultForm};
@@ -188,6 +190,8 @@ struct Table {
     progress: Option<Instant>,
     /// The call whose reply is being received.
     receiving: Option<u32>,
+    /// When the calls' times were last checked.
+    checked: Option<Instant>,
     next_xid: u32,
     next_order: u64,
     /// The owner has ended the connection.
@@ -248,6 +252,8 @@ const MAX_RECORD_BYTES: usize = MAX_TRANSFER as usize + (1 << 20);
 /// Room for a reply's RPC header, and for the results before the payload of a read.
 const ORDINARY_HEADER_BYTES: usize = 32;
 const ORDINARY_HEAD_BYTES: usize = 128;
+/// Cap on the time for which replies are read before calls are late.
+const READING: Duration = Duration::from_secs(1);
 /// Maximum number of messages passed to the kernel in one call.
 const BATCH: usize = 32;
 /// Maximum number of slices in one call; the kernel accepts 1024.
@@ -293,6 +299,7 @@ impl Shared {
     async fn run(self: Arc<Self>, first: TcpStream) {
         let mut socket = first;
         let mut backoff = Backoff::endless();
+        self.table.lock().checked = Some(Instant::now());
         loop {
             let answered = self.answered.load(Relaxed);
             let broken = tokio::select! {
@@ -373,8 +380,17 @@ impl Shared {
 
     /// Returns when a call has waited so long that the connection is presumed dead.
     async fn watch(&self) {
+        let quarter = self.patience.timeo / 4;
         loop {
-            sleep(self.patience.timeo / 4).await;
+            sleep(quarter).await;
+            self.leave_out_standstill(quarter);
+            if !self.has_late_call() {
+                continue;
+            }
+            // The reply may have come while this process stood still for less than that.
+            let reading = quarter.min(READING);
+            sleep(reading).await;
+            self.leave_out_standstill(reading);
             // Before calls expire: with `retrans=0` a call becomes late and expires at the same
             // time.
             let late = {
@@ -395,10 +411,38 @@ impl Shared {
     }
 
     async fn expire_in_time(&self) -> std::convert::Infallible {
+        let quarter = self.patience.timeo / 4;
         loop {
+            self.leave_out_standstill(quarter);
             self.expire();
-            sleep(self.patience.timeo / 4).await;
+            sleep(quarter).await;
         }
+    }
+
+    /// Leaves the time out of the calls' waits that has passed beyond `planned` since the last check: none of this
+    /// process's tasks that wait for the time or for the server ran.
+    fn leave_out_standstill(&self, planned: Duration) {
+        let now = Instant::now();
+        let table = &mut *self.table.lock();
+        let passed = table.checked.replace(now).map_or(Duration::ZERO, |checked| now - checked);
+        let stood = passed.saturating_sub(planned);
+        let later = |at: &mut Instant| *at = (*at + stood).min(now);
+        table.progress.iter_mut().for_each(later);
+        for call in table.calls.values_mut() {
+            later(&mut call.submitted);
+            call.sent.iter_mut().chain(&mut call.first_sent).for_each(later);
+        }
+    }
+
+    /// Whether a call has waited so long that it is sent again, or fails.
+    fn has_late_call(&self) -> bool {
+        let Patience { timeo, hard, .. } = self.patience;
+        let table = self.table.lock();
+        let is_late = |call: &Call| {
+            call.waited(call.sent, table.progress) > timeo
+                || !hard && call.waited(call.first_sent, table.progress) > self.patience.limit()
+        };
+        table.calls.values().any(is_late)
     }
 
     /// Fails expired soft calls. Returns whether the connection was sending one of them, or receiving its

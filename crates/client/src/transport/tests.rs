@@ -1,13 +1,13 @@
 //! The transport with scripted peers: the right bytes for everything that a server may send, and a
 //! named error for everything else.
 
+mod standstill;
 use super::*;
 use crate::error::{Error, Violation};
 use proptest::prelude::*;
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -149,6 +149,11 @@ impl V3 {
         Ok(())
     }
 
+    /// The pauses between one request's attempts.
+    fn backoff(&self) -> Backoff {
+        Backoff::new(self.hard, self.patience.limit())
+    }
+
     /// Sends a call, again while the server delays it.
     async fn call<A, T, F>(&self, cred: &OpaqueAuth, args: A) -> Result<T>
     where
@@ -172,7 +177,7 @@ impl V3 {
         A::Res: weir_xdr::Decode,
         F: Status,
     {
-        let (mut backoff, mut resent) = (Backoff::new(self.hard), false);
+        let (mut backoff, mut resent) = (self.backoff(), false);
         loop {
             let reply = self.send(cred, &args, None).await?;
             let result: A::Res = self.decode(A::PROCEDURE, &reply)?;
@@ -559,7 +564,7 @@ impl Protocol for V3 {
             offset: target.offset,
             count: target.len as u32,
         };
-        let mut backoff = Backoff::new(self.hard);
+        let mut backoff = self.backoff();
         loop {
             let reply = self.send(&open.cred, &args, Some(&target)).await?;
             match reply.read {

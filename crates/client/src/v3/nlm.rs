@@ -193,7 +193,7 @@ impl V3 {
         owner: OpenLockOwner,
         lock: Lock,
     ) -> Result<Option<Lock>> {
-        let mut backoff = Backoff::new(self.hard);
+        let mut backoff = self.backoff();
         loop {
             let args = TestArgs {
                 cookie: self.cookie(),
@@ -229,7 +229,7 @@ impl V3 {
             cookie: self.cookie(),
             lock: self.wire_lock(&open.cred, &open.handle, owner, range),
         };
-        let mut backoff = Backoff::new(self.hard);
+        let mut backoff = self.backoff();
         let status = loop {
             let status = self.nlm::<call::Unlock>(&open.cred, &args).await?.status;
             // Linux's server releases no locks before its grace period ends.
@@ -259,7 +259,7 @@ impl V3 {
             exclusive: lock.exclusive,
             lock: self.wire_lock(&open.cred, &open.handle, owner, lock.range),
         };
-        let mut backoff = Backoff::new(self.hard);
+        let mut backoff = self.backoff();
         // The server rejects it if there is no such request (any more).
         while self.nlm::<call::Cancel>(&open.cred, &args).await?.status == Status::DeniedGracePeriod
             && backoff.wait().await
@@ -303,7 +303,7 @@ impl V3 {
         lock: Lock,
         how: How,
     ) -> Result<Status> {
-        let mut backoff = Backoff::new(self.hard);
+        let mut backoff = self.backoff();
         loop {
             let status = self.request_once(cred, handle, owner, lock, how).await?;
             if status != Status::DeniedGracePeriod || !backoff.wait().await {
@@ -396,7 +396,7 @@ impl V3 {
         owner: OpenLockOwner,
         lock: Lock,
     ) -> Result<Retaken> {
-        let mut backoff = Backoff::new(self.hard);
+        let mut backoff = self.backoff();
         loop {
             let mut how = How { block: false, reclaim: true };
             let mut status = self.request_once(cred, handle, owner, lock, how).await?;

@@ -50,6 +50,8 @@ pub(super) const SPACE: Bitmap = Bitmap::of(&[
 ]);
 /// Further attributes of it in minor version 2.
 pub(super) const SHARED: Bitmap = Bitmap::of(&[CLONE_BLKSIZE]);
+/// What a server that has restarted is asked again.
+pub(super) const LEASE: Bitmap = Bitmap::of(&[LEASE_TIME]);
 /// Requested once, of the mount's root.
 pub(super) const ABOUT: Bitmap = Bitmap::of(&[SUPPORTED_ATTRS, LEASE_TIME, MAXREAD, MAXWRITE]);
 /// The same from minor version 1 on.
@@ -159,7 +161,6 @@ pub(super) fn about(
 ) -> ServerLimits {
     ServerLimits {
         limits: fit(attrs.maxread, attrs.maxwrite),
-        lease: Duration::from_secs(attrs.lease_time.unwrap_or(90).clamp(5, 3600).into()),
         xattrs: attrs.xattr_support.unwrap_or(false),
         supported: attrs.supported_attrs,
         exclusive: attrs.suppattr_exclcreat,
@@ -167,11 +168,23 @@ pub(super) fn about(
     }
 }
 
+/// How long the server keeps state without renewal.
+pub(super) fn lease_of(attrs: &Attrs) -> Duration {
+    attrs
+        .lease_time
+        .map_or(USUAL_LEASE, |seconds| Duration::from_secs(seconds.into()))
+        .clamp(SHORTEST_LEASE, LONGEST_LEASE)
+}
+
+const USUAL_LEASE: Duration = Duration::from_secs(90);
+/// Shorter ones would have the client do little else than renew them.
+pub(super) const SHORTEST_LEASE: Duration = Duration::from_secs(5);
+const LONGEST_LEASE: Duration = Duration::from_secs(3600);
+
 /// What the server reports about itself and the exported file system.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerLimits {
     pub(super) limits: Limits,
-    pub(super) lease: Duration,
     pub(super) xattrs: bool,
     pub(super) clones: bool,
     /// The attributes that the server supports.

@@ -1,5 +1,6 @@
 //! A mount in one minor version: the state shared by its requests, and lease renewal.
 
+use crate::backoff::Backoff;
 use crate::error::{Error, Result};
 use crate::protocol::Limits;
 use crate::protocol::ProtocolConfig;
@@ -9,10 +10,10 @@ use crate::v4::attr::{Owners, ServerLimits};
 use crate::v4::open_names::Names;
 use crate::v4::session::LastTimeout;
 use crate::v4::session::state::{Client, Session};
-use crate::v4::state::delegation::table::Delegations;
+use crate::v4::state::delegation::table::{Delegations, since_boot};
 use crate::v4::state::open_state::Opens;
 use crate::v4::whole::WholeFiles;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use weir_base::sync::Mutex;
@@ -54,6 +55,8 @@ pub(crate) struct V4 {
     /// Largest transfers by the mount's options.
     pub(in crate::v4) asked: Limits,
     pub(in crate::v4) about: OnceLock<ServerLimits>,
+    /// How long the server keeps state without renewal, in seconds; 0 until that is known.
+    pub(in crate::v4) lease_seconds: AtomicU64,
     pub(in crate::v4) owners: Owners,
     pub(in crate::v4) verifiers: Verifiers,
     /// Lease renewal is suspended (see [`fall_silent`](Self::fall_silent)).
@@ -101,6 +104,7 @@ impl V4 {
                 write: config.options.wsize as usize,
             },
             about: OnceLock::new(),
+            lease_seconds: AtomicU64::new(0),
             owners: Owners::of_this_machine(),
             verifiers: Verifiers::default(),
             silent: AtomicBool::new(false),
@@ -129,7 +133,17 @@ impl V4 {
 
     /// How long the server keeps state without renewal, once that is known.
     pub(in crate::v4) fn lease(&self) -> Option<Duration> {
-        self.about.get().map(|about| about.lease)
+        let seconds = self.lease_seconds.load(Relaxed);
+        (seconds > 0).then(|| Duration::from_secs(seconds))
+    }
+
+    /// The pauses between one request's attempts.
+    pub(in crate::v4) fn backoff(&self) -> Backoff {
+        Backoff::new(self.hard, self.limit)
+    }
+
+    pub(in crate::v4) fn set_lease(&self, lease: Duration) {
+        self.lease_seconds.store(lease.as_secs(), Relaxed);
     }
 
     /// Number of reconnects so far.
@@ -141,16 +155,23 @@ impl V4 {
         self.minor >= 1
     }
 
-    /// Renews the lease as long as the mount exists.
-    pub(in crate::v4) fn keep_alive(self: &Arc<Self>, lease: Duration) {
+    /// Renews the lease as long as the mount exists, three times in each. It looks at the time every second, because
+    /// the lease may change, and runs on while the machine is suspended.
+    pub(in crate::v4) fn keep_alive(self: &Arc<Self>) {
         let mount: Weak<Self> = Arc::downgrade(self);
         tokio::spawn(async move {
+            let mut renewed = since_boot();
             loop {
-                tokio::time::sleep(lease / 3).await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
                 let Some(v4) = mount.upgrade() else { return };
                 if v4.connections.iter().any(Connection::has_ended) {
                     return;
                 }
+                let now = since_boot();
+                if v4.lease().is_none_or(|lease| now.saturating_sub(renewed) < lease / 3) {
+                    continue;
+                }
+                renewed = now;
                 if !v4.silent.load(Relaxed)
                     && let Err(error) = v4.renew().await
                 {

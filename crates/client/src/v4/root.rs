@@ -5,7 +5,7 @@
 //! 2. A new client has nothing to reclaim, and says so with its first compound, before it asks for any
 //!    state (RFC 8881 section 18.51.3).
 
-use super::attr::{ABOUT, ABOUT_WITH_SESSION, about};
+use super::attr::{ABOUT, ABOUT_WITH_SESSION, about, lease_of};
 use super::client::V4;
 use super::requests::{getattr, lookup, node_ops, putfh, take};
 use crate::error::{Error, Result};
@@ -219,7 +219,8 @@ impl V4 {
             read: fit(self.asked.read, session.max_read, max_read),
             write: fit(self.asked.write, session.max_write, max_write),
         });
-        self.keep_alive(about.lease);
+        self.set_lease(lease_of(&attrs));
+        self.keep_alive();
         // Only the first root counts; a second mount has its own connection.
         let _ = self.about.set(about);
         Ok(())

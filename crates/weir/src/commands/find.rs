@@ -269,12 +269,12 @@ impl Search<'_> {
         let is_named_in_any_case =
             |pattern: &OsString| glob::matches(&lower(pattern.as_bytes()), &lower(name));
         let is_of_size = |test: &SizeTest| test.amount.holds(attr.size.div_ceil(test.unit));
-        let age = self.since.now.duration_since(attr.mtime).unwrap_or_default();
+        let age = self.since.now.duration_since(attr.mtime).map_err(|ahead| ahead.duration());
         let holds = args.name.as_ref().is_none_or(is_named)
             && args.iname.as_ref().is_none_or(is_named_in_any_case)
             && args.kind.is_none_or(|kind| attr.kind == kind)
             && args.size.as_ref().is_none_or(is_of_size)
-            && args.mtime.is_none_or(|days| days.holds(age.as_secs() / (24 * 60 * 60)))
+            && args.mtime.is_none_or(|days| is_of_days(days, age))
             && args.mmin.is_none_or(|minutes| is_of_minutes(minutes, age))
             && self.since.newer.is_none_or(|time| attr.mtime > time);
         match attr.kind {
@@ -295,13 +295,28 @@ impl Search<'_> {
     }
 }
 
+/// An age, or how far in the future a time is.
+type Age = std::result::Result<Duration, Duration>;
+
+/// Whether an age is of so many whole days. That of a file from the future is less than any.
+fn is_of_days(days: Amount, age: Age) -> bool {
+    match age {
+        Ok(age) => days.holds(age.as_secs() / (24 * 60 * 60)),
+        Err(_) => days.sign == Some('-'),
+    }
+}
+
 /// Whether an age is of so many minutes: more than that exactly, less exactly, or in the minute that ends there.
-fn is_of_minutes(minutes: Amount, age: Duration) -> bool {
+fn is_of_minutes(minutes: Amount, age: Age) -> bool {
+    let minute = Duration::from_secs(60);
     let exact = Duration::from_secs(minutes.number.saturating_mul(60));
-    match minutes.sign {
-        Some('+') => age > exact,
-        Some(_) => age < exact,
-        None => age <= exact && exact - age < Duration::from_secs(60),
+    match (minutes.sign, age) {
+        (Some('+'), Ok(age)) => age > exact,
+        (Some('+'), Err(_)) => false,
+        (Some(_), Ok(age)) => age < exact,
+        (Some(_), Err(_)) => true,
+        (None, Ok(age)) => age <= exact && exact - age < minute,
+        (None, Err(ahead)) => exact.is_zero() && ahead < minute,
     }
 }
 

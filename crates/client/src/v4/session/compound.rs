@@ -72,7 +72,7 @@ impl V4 {
         target: Option<&ReadTarget>,
     ) -> Result<Answer> {
         let mut recoveries = 0;
-        let (mut backoff, mut recovery_backoff) = (Backoff::new(self.hard), Backoff::endless());
+        let (mut backoff, mut recovery_backoff) = (self.backoff(), Backoff::endless());
         let (mut ops, mut before) = (Cow::Borrowed(ops), Before::default());
         loop {
             let session = self.session();
@@ -114,7 +114,7 @@ impl V4 {
         operation: &'static str,
         ops: &[Op],
     ) -> Result<Answer> {
-        let (mut again, mut backoff) = (0, Backoff::new(self.hard));
+        let (mut again, mut backoff) = (0, self.backoff());
         loop {
             match self.exchange_once(session, cred, operation, ops, None).await? {
                 Step::Answered(answer) => return Ok(answer),
@@ -154,7 +154,7 @@ impl V4 {
             cache_this: ops.iter().any(|op| !op.code().is_idempotent()),
         });
         let sent = since_boot();
-        let (mut backoff, mut resent) = (Backoff::new(self.hard), false);
+        let (mut backoff, mut resent) = (self.backoff(), false);
         slot.begin();
         // From here on a failure without an outcome drops the slot, which kills the session.
         let mut answer = loop {
@@ -234,7 +234,7 @@ impl V4 {
 
     /// Sends one operation outside any session.
     pub(in crate::v4) async fn call_alone(&self, operation: &'static str, op: Op) -> Result<OpRes> {
-        let mut backoff = Backoff::new(self.hard);
+        let mut backoff = self.backoff();
         loop {
             let reply = self.send(&self.own, operation, None, std::slice::from_ref(&op), None);
             let mut answer = self.decode(operation, &reply.await?)?;

@@ -11,7 +11,6 @@
 //! 3. If a server of minor version 0 has forgotten the client, the client introduces itself once,
 //!    however many requests fail; a request is repeated if that may succeed.
 
-use crate::backoff::Backoff;
 use crate::error::{Error, Result};
 use crate::protocol::{Handle, OpenLockOwner};
 use crate::v4::client::V4;
@@ -47,7 +46,7 @@ impl V4 {
             return self.exchange(cred, operation, &ops, None).await;
         }
         let session = self.session();
-        let (mut backoff, mut recoveries) = (Backoff::new(self.hard), 0);
+        let (mut backoff, mut recoveries) = (self.backoff(), 0);
         loop {
             let client = self.introduce(None).await?;
             let before = state.stateid(false);
@@ -91,7 +90,7 @@ impl V4 {
     ) -> Result<Answer> {
         let cred = state.known.lock().cred.clone();
         let cred = cred.as_deref().unwrap_or(&self.own);
-        let mut backoff = Backoff::new(self.hard);
+        let mut backoff = self.backoff();
         loop {
             match self.attempt(session, client, state, cred, operation, build).await? {
                 Attempt::Answered(answer) => return Ok(answer),
@@ -174,7 +173,7 @@ impl V4 {
             let place = (offset, length);
             known.locku_ops(&state.handle, owner, before, place, self.has_sessions())
         };
-        let mut backoff = Backoff::new(self.hard);
+        let mut backoff = self.backoff();
         loop {
             match self.attempt(session, client, state, &cred, "LOCKU", &build).await {
                 Ok(Attempt::Answered(answer)) => {
