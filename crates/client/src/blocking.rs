@@ -2,6 +2,12 @@
 //!
 //! Must not be called on an executor's thread, which would wait instead of running other tasks.
 //!
+//! A call that finds no other in progress sends its requests and receives the replies on the caller's thread, and those
+//! of calls that other threads begin meanwhile. Between calls, and for reads and writes at an offset of more than 1
+//! MiB, and with `nconnect` more than 1, threads of the export do that. Renewals, and answers to calls of the
+//! server, may be late by a tenth of a second while calls come that need no request. After fork(2), only the parent may
+//! use the export.
+//!
 //! ```no_run
 //! use std::io::Write;
 //! use weir_client::blocking::Export;
@@ -16,14 +22,15 @@
 //! # Ok::<_, std::io::Error>(())
 //! ```
 
-use crate::export::{self, DirEntry, Metadata, OpenOptions};
+use crate::export::{self, DirEntry, Metadata, OpenOptions, PIECE_BYTES};
 use crate::mount::Exported;
-use crate::{MountOptions, NfsUrl, block_on};
+use crate::{MountOptions, NfsFs, NfsUrl, block_on};
 use bytes::Bytes;
 use futures_util::stream::{Stream, StreamExt};
 use std::ffi::OsString;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use weir_vfs::{Extent, FsStat, LockRange, RenameFlags, SetAttr};
@@ -43,7 +50,7 @@ macro_rules! waiting {
             "Waits for [`", $of, "::", stringify!($name), "`](crate::", $of, "::", stringify!($name), ")."
         )]
         pub fn $name(&self, $($arg: $type),*) -> io::Result<$result> {
-            block_on(self.0.$name($($arg),*))
+            self.0.fs().wait(self.0.$name($($arg),*))
         }
     )*};
 }
@@ -51,12 +58,13 @@ macro_rules! waiting {
 impl Export {
     /// Connects to the export at a URL such as `nfs://filer/images?vers=4.2`.
     pub fn connect(url: &str) -> io::Result<Self> {
-        block_on(export::Export::connect(url)).map(Self)
+        let url: NfsUrl = url.parse().map_err(export::connecting)?;
+        Self::connect_with(&url, &MountOptions::default())
     }
 
     /// The same, with options; those of the URL take precedence.
     pub fn connect_with(url: &NfsUrl, options: &MountOptions) -> io::Result<Self> {
-        block_on(export::Export::connect_with(url, options)).map(Self)
+        block_on(export::Export::connect_for_waiting(url, options)).map(Self)
     }
 
     /// The same export, with a limit on the time that each operation may take:
@@ -66,39 +74,42 @@ impl Export {
         Self(self.0.with_time_limit(limit))
     }
 
-    /// The export for futures.
+    /// The export for futures. While other threads make blocking calls, a future may be late by some milliseconds.
     pub fn as_async(&self) -> &export::Export {
         &self.0
     }
 
     /// Returns the state that the server holds for this mount; operations fail from then on.
     pub fn close(self) {
-        block_on(self.0.close());
+        let nfs = Arc::clone(self.0.fs());
+        nfs.wait(self.0.close());
     }
 
     /// Opens a file to read it.
     pub fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
-        block_on(self.0.open(path)).map(File)
+        self.0.fs().wait(self.0.open(path)).map(File)
     }
 
     /// Opens a file to read and write; creates it if it does not exist, and truncates it if it does.
     pub fn create(&self, path: impl AsRef<Path>) -> io::Result<File> {
-        block_on(self.0.create(path)).map(File)
+        self.0.fs().wait(self.0.create(path)).map(File)
     }
 
     /// Opens a file in the way that `options` describe.
     pub fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> io::Result<File> {
-        block_on(self.0.open_with(path, options)).map(File)
+        self.0.fs().wait(self.0.open_with(path, options)).map(File)
     }
 
     /// The entries of a directory: [`Export::read_dir`](crate::Export::read_dir).
     pub fn read_dir(&self, path: impl AsRef<Path>) -> io::Result<Entries> {
-        Ok(Entries(Box::new(block_on(self.0.read_dir(path))?)))
+        let entries = self.0.fs().wait(self.0.read_dir(path))?;
+        Ok(Entries { nfs: Arc::clone(self.0.fs()), entries: Box::new(entries) })
     }
 
     /// Everything below a directory: [`Export::walk`](crate::Export::walk).
     pub fn walk(&self, path: impl AsRef<Path>) -> io::Result<Entries> {
-        Ok(Entries(Box::new(block_on(self.0.walk(path))?)))
+        let entries = self.0.fs().wait(self.0.walk(path))?;
+        Ok(Entries { nfs: Arc::clone(self.0.fs()), entries: Box::new(entries) })
     }
 
     waiting! { "Export":
@@ -131,12 +142,31 @@ impl Export {
 impl File {
     /// Waits for [`File::sync_all`](crate::File::sync_all).
     pub fn sync_all(&mut self) -> io::Result<()> {
-        block_on(self.0.sync_all())
+        let nfs = Arc::clone(self.0.fs());
+        nfs.wait(self.0.sync_all())
+    }
+
+    /// Waits for [`File::read_at`](crate::File::read_at).
+    pub fn read_at(&self, offset: u64, len: usize) -> io::Result<Bytes> {
+        let read = self.0.read_at(offset, len);
+        match len {
+            ..=PIECE_BYTES => self.0.fs().wait(read),
+            _ => self.0.fs().wait_beside(read),
+        }
+    }
+
+    /// Waits for [`File::write_at`](crate::File::write_at).
+    pub fn write_at(&self, offset: u64, data: impl Into<Bytes>) -> io::Result<()> {
+        let data = data.into();
+        let len = data.len();
+        let write = self.0.write_at(offset, data);
+        match len {
+            ..=PIECE_BYTES => self.0.fs().wait(write),
+            _ => self.0.fs().wait_beside(write),
+        }
     }
 
     waiting! { "File":
-        read_at(offset: u64, len: usize) -> Bytes;
-        write_at(offset: u64, data: impl Into<Bytes>) -> ();
         metadata() -> Metadata;
         set_permissions(mode: u32) -> ();
         set_len(size: u64) -> ();
@@ -152,34 +182,41 @@ impl File {
 
 impl Read for File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        block_on(self.0.read(buf))
+        let nfs = Arc::clone(self.0.fs());
+        nfs.wait(self.0.read(buf))
     }
 }
 
 impl Write for File {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        block_on(self.0.write(buf))
+        let nfs = Arc::clone(self.0.fs());
+        nfs.wait(self.0.write(buf))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        block_on(self.0.flush())
+        let nfs = Arc::clone(self.0.fs());
+        nfs.wait(self.0.flush())
     }
 }
 
 impl Seek for File {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        block_on(self.0.seek(to))
+        let nfs = Arc::clone(self.0.fs());
+        nfs.wait(self.0.seek(to))
     }
 }
 
 /// Entries of directories.
-pub struct Entries(Box<dyn Stream<Item = io::Result<DirEntry>> + Send + Unpin>);
+pub struct Entries {
+    nfs: Arc<NfsFs>,
+    entries: Box<dyn Stream<Item = io::Result<DirEntry>> + Send + Unpin>,
+}
 
 impl Iterator for Entries {
     type Item = io::Result<DirEntry>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        block_on(self.0.next())
+        self.nfs.wait(self.entries.next())
     }
 }
 

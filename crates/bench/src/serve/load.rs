@@ -11,10 +11,11 @@ use crate::peers::Peer;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use hdrhistogram::Histogram;
 use std::future::Future;
+use std::io;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use weir_client::{MountOptions, NfsFs, NfsUrl, Version};
+use weir_client::{MountOptions, NfsFs, NfsUrl, Version, blocking};
 use weir_stores::random::Random;
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_vfs::{
@@ -36,6 +37,8 @@ const SMALL: u64 = 4 << 10;
 pub enum Work {
     /// Random 4 KiB reads, one at a time.
     SmallReads,
+    /// The same by a thread that waits for each.
+    BlockingReads,
     /// Random 4 KiB reads, many in flight.
     DeepReads,
     /// Sequential 1 MiB reads, one at a time.
@@ -62,8 +65,9 @@ pub enum Work {
 
 impl Work {
     /// In execution order: files are created before they are looked up and removed.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::SmallReads,
+        Self::BlockingReads,
         Self::DeepReads,
         Self::SingleReads,
         Self::Reads,
@@ -81,6 +85,7 @@ impl Work {
     pub(crate) fn name(self, depth: usize) -> String {
         match self {
             Self::SmallReads => "4 KiB reads, one at a time".into(),
+            Self::BlockingReads => "4 KiB reads by a waiting thread".into(),
             Self::DeepReads => format!("4 KiB reads, {depth} at a time"),
             Self::SingleReads => "1 MiB reads, one at a time".into(),
             Self::Reads => format!("1 MiB reads, {STREAM_DEPTH} at a time"),
@@ -142,7 +147,8 @@ pub(crate) struct Taken {
 /// The place of the load: its own directory on a mounted server.
 pub(crate) struct Target {
     fs: Arc<NfsFs>,
-    url: String,
+    url: NfsUrl,
+    version: Version,
     /// The directory. An interrupted run does not know whether the server has created it.
     dir: Option<FileId>,
     name: String,
@@ -158,11 +164,14 @@ const FILE: &[u8] = b"data";
 
 /// Mounts a server with this version.
 pub(crate) fn mount(url: &NfsUrl, version: Version) -> Result<Arc<NfsFs>> {
-    let options = MountOptions { vers: Some(version), ..MountOptions::default() };
-    let mounted = block_on(&runtime()?, NfsFs::mount(url, &options))?;
+    let mounted = block_on(&runtime()?, NfsFs::mount(url, &with_version(version)))?;
     mounted.map_err(|error| {
         Failure::new(format!("mount {url} with vers={version}"), error.to_string())
     })
+}
+
+fn with_version(version: Version) -> MountOptions {
+    MountOptions { vers: Some(version), ..MountOptions::default() }
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -187,7 +196,8 @@ impl Target {
         // Complete before anything is created, so that a failure removes it, too.
         let mut target = Self {
             fs: mount(url, version)?,
-            url: url.to_string(),
+            url: url.clone(),
+            version,
             dir: None,
             name: format!("weir-bench-{}-{version}", std::process::id()),
             file: None,
@@ -234,6 +244,7 @@ impl Target {
         let begun = Instant::now();
         let (latency, bytes) = match metadata {
             Some((work, depth)) => (self.metadata(work, amount.files, depth)?, 0),
+            None if work == Work::BlockingReads => self.blocking_reads(amount)?,
             None => self.pipeline(work, amount, Until::Time(amount.time))?,
         };
         let seconds = begun.elapsed().as_secs_f64();
@@ -333,6 +344,41 @@ impl Target {
 }
 
 impl Target {
+    /// Reads small blocks on a thread that waits for each, by a mount of its own.
+    fn blocking_reads(&self, amount: Amount) -> Result<(Histogram<u64>, u64)> {
+        let asked = || format!("do {} at {}", Work::BlockingReads.name(1), self.name);
+        let (url, options) = (self.url.clone(), with_version(self.version));
+        let path = format!("{}/{}", self.name, String::from_utf8_lossy(FILE));
+        let (finished, done) = sync_channel(1);
+        let read = move || -> io::Result<_> {
+            let export = blocking::Export::connect_with(&url, &options)?;
+            let file = export.open(&path)?;
+            let mut walk = Walk::random(amount.file_bytes, SMALL, 1);
+            let (mut latency, mut bytes, end) = (histogram(), 0, Instant::now() + amount.time);
+            while Instant::now() < end && !interrupt::is_interrupted() {
+                let begun = Instant::now();
+                let data = file.read_at(walk.step(), SMALL as usize)?;
+                if data.len() as u64 != SMALL {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                latency.saturating_record(nanos_since(begun));
+                bytes += SMALL;
+            }
+            Ok((latency, bytes))
+        };
+        // Of a thread that waits for a dead server for ever, a stopped run learns nothing.
+        std::thread::spawn(move || drop(finished.send(read())));
+        loop {
+            match done.recv_timeout(LOOK) {
+                Ok(outcome) => return outcome.asked(asked),
+                Err(RecvTimeoutError::Timeout) => interrupt::check()?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::new(asked(), "the thread ended"));
+                }
+            }
+        }
+    }
+
     /// Removes the load's files from the server.
     async fn remove(&self) -> weir_vfs::Result<()> {
         let there = |done: weir_vfs::Result<()>| match done {

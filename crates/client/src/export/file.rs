@@ -7,6 +7,7 @@
 use super::stream::Cursor;
 use super::{Asked, Export, Metadata};
 use crate::detail::Slot;
+use crate::fs::NfsFs;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -23,7 +24,7 @@ use weir_vfs::{
 
 /// Most bytes of one read or write: longer ones are split, so that memory is allocated for what has
 /// arrived.
-pub(super) const PIECE_BYTES: usize = 1 << 20;
+pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Pieces of one read in flight.
 const PIECES: usize = 8;
 /// Most writes of a file in flight: more than the bytes that the client writes between two COMMITs, so
@@ -93,6 +94,11 @@ impl File {
     /// The path by which it was opened.
     pub fn path(&self) -> &Path {
         &self.shared.path
+    }
+
+    /// The mount.
+    pub(crate) fn fs(&self) -> &Arc<NfsFs> {
+        self.shared.export.fs()
     }
 
     /// Reads `len` bytes at `offset`; fewer only if the file ends there.

@@ -20,6 +20,7 @@ mod stream;
 
 pub use error::PathError;
 pub use file::File;
+pub(crate) use file::PIECE_BYTES;
 pub use listing::{DirEntry, ReadDir, Walk};
 pub use metadata::Metadata;
 pub use open_options::OpenOptions;
@@ -93,6 +94,15 @@ impl Export {
         options: &MountOptions,
     ) -> io::Result<Self> {
         let nfs = NfsFs::mount_on(runtime, url, options).await.map_err(connecting)?;
+        Ok(Self::of(nfs, url))
+    }
+
+    /// The same, with its requests on the threads that wait for them with [`NfsFs::wait`].
+    pub(crate) async fn connect_for_waiting(
+        url: &NfsUrl,
+        options: &MountOptions,
+    ) -> io::Result<Self> {
+        let nfs = NfsFs::mount_for_waiting(url, options).await.map_err(connecting)?;
         Ok(Self::of(nfs, url))
     }
 
@@ -188,6 +198,6 @@ impl<'a> Asked<'a> {
 }
 
 /// An error of connecting, which names the server itself.
-fn connecting(error: crate::Error) -> io::Error {
+pub(crate) fn connecting(error: crate::Error) -> io::Error {
     io::Error::new(io::Error::from_raw_os_error(error.to_vfs().errno()).kind(), error)
 }

@@ -287,16 +287,19 @@ impl AsyncSeek for File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        if let Some((at, data)) = self.cursor.get_mut().take_collected() {
+        let collected = self.cursor.get_mut().take_collected();
+        // Those that still wait for their turn end with their futures.
+        let writes = std::mem::take(&mut self.cursor.get_mut().writes);
+        if collected.is_none() && writes.is_empty() {
+            return;
+        }
+        if let Some((at, data)) = collected {
             // Its failure has no one to go to.
             let _ = self.shared.send_write(at, data, |_| ());
         }
-        // Those that still wait for their turn end with their futures.
-        let writes = std::mem::take(&mut self.cursor.get_mut().writes);
-        if !writes.is_empty()
-            && let Ok(runtime) = self.shared.runtime()
-        {
+        if let Ok(runtime) = self.shared.runtime() {
             runtime.spawn(writes.for_each(|_| std::future::ready(())));
         }
+        self.fs().hurry();
     }
 }

@@ -4,6 +4,7 @@ use crate::detail;
 use crate::files::attribute_cache::AttributeCache;
 use crate::files::deferred_close::Deferred;
 use crate::files::silly_rename::OpenFiles;
+use crate::fs::driven::Driven;
 use crate::fs::handles::Handles;
 use crate::mount::UNMOUNT_TIMEOUT;
 use crate::protocol::{Handle, Node, Protocol};
@@ -61,6 +62,12 @@ impl MountState {
             true => Ok(None),
             false => self.protocol.put_whole(cred, dir, file).await,
         }
+    }
+
+    /// Whether operations are in progress, with those whose caller is gone.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.operations.available_permits() < MOST_OPERATIONS
+            || self.transfers.available_permits() < MOST_TRANSFERS
     }
 
     /// Returns the state that the server holds, as far as the server answers in time, and ends the connections.
@@ -170,6 +177,7 @@ impl Drop for Mount {
                     runtime.shutdown_background();
                 });
             }
+            Runtime::Driven(driven) => driven.end(async move { state.end().await }),
             Runtime::Callers(handle) => drop(handle.spawn(async move { state.end().await })),
         }
     }
@@ -179,6 +187,8 @@ impl Drop for Mount {
 pub(crate) enum Runtime {
     /// Its own; shut down in the background when dropped.
     Own(Option<tokio::runtime::Runtime>),
+    /// Its own, which threads that wait for calls drive.
+    Driven(Driven),
     /// The program's.
     Callers(tokio::runtime::Handle),
 }
@@ -200,6 +210,7 @@ impl Runtime {
             Self::Own(runtime) => {
                 runtime.as_ref().map(tokio::runtime::Runtime::handle).ok_or(Error::Io)
             }
+            Self::Driven(driven) => driven.handle().ok_or(Error::Io),
             Self::Callers(handle) => Ok(handle),
         }
     }

@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 use weir_base::sync::Mutex;
@@ -302,9 +303,10 @@ impl Shared {
         self.table.lock().checked = Some(Instant::now());
         loop {
             let answered = self.answered.load(Relaxed);
+            let (reading, writing) = socket.split();
             let broken = tokio::select! {
-                Err(error) = self.receive(&socket) => error,
-                Err(error) = self.send(&socket) => error,
+                Err(error) = self.receive(reading) => error,
+                Err(error) = self.send(&writing) => error,
                 () = self.watch() => io::ErrorKind::TimedOut.into(),
             };
             tracing::warn!("{}: connection lost ({broken}); reconnecting", self.peer.name);
@@ -490,7 +492,7 @@ impl Shared {
         let _ = done.send(result);
     }
 
-    async fn send(&self, socket: &TcpStream) -> io::Result<std::convert::Infallible> {
+    async fn send(&self, socket: &WriteHalf<'_>) -> io::Result<std::convert::Infallible> {
         let mut batch: VecDeque<Outgoing> = VecDeque::new();
         let mut skip = 0;
         loop {
@@ -549,7 +551,7 @@ impl Shared {
         }
     }
 
-    async fn receive(&self, socket: &TcpStream) -> io::Result<std::convert::Infallible> {
+    async fn receive(&self, socket: ReadHalf<'_>) -> io::Result<std::convert::Infallible> {
         let mut stream = RecordStream::new(socket, &self.counters.received, &self.bulk);
         loop {
             stream.begin(MAX_RECORD_BYTES).await?;

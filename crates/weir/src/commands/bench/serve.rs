@@ -73,6 +73,7 @@ pub(super) struct Args {
 
 const WORK: &[(&str, &str, Work)] = &[
     ("small-reads", "Random 4 KiB reads, one at a time", Work::SmallReads),
+    ("blocking-reads", "Random 4 KiB reads by a thread that waits for each", Work::BlockingReads),
     ("deep-reads", "Random 4 KiB reads, many in flight", Work::DeepReads),
     ("single-reads", "Sequential 1 MiB reads, one at a time", Work::SingleReads),
     ("reads", "Sequential 1 MiB reads, several in flight", Work::Reads),
