@@ -2,7 +2,6 @@
 
 use super::V3;
 use super::convert::{Status, handle_of, neutral};
-use crate::backoff::Backoff;
 use crate::error::{Error, Refusal, Result, Violation};
 use crate::protocol::{Handle, broken};
 use crate::transport::{Expect, Request};
@@ -31,7 +30,7 @@ impl V3 {
         }
         let mask = Mask::ACCESS | Mask::ACCESS_COUNT;
         let args = Getacl { file: handle_of(handle), mask };
-        let mut backoff = Backoff::new(self.hard);
+        let mut backoff = self.backoff();
         let lists = loop {
             match self.lists(cred, &args).await? {
                 Err(failure) if failure.status() == Nfs3Error::Jukebox && backoff.wait().await => {}

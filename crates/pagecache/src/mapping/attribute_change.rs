@@ -19,17 +19,20 @@ pub(crate) struct AttributeChange {
     _exclusive: InvalidateLock,
 }
 
-impl AttributeChange {
-    pub(crate) fn begin(exclusive: InvalidateLock) -> Self {
-        let mapping = exclusive.mapping.clone();
+impl InvalidateLock {
+    /// Notes the begin of a change of attributes.
+    pub(crate) fn begin_change(self) -> AttributeChange {
+        let mapping = self.mapping.clone();
         let generation = {
             let mut state = mapping.state.lock();
             state.overlay.begin();
             state.overlay.generation()
         };
-        Self { mapping, generation, has_ended: false, _exclusive: exclusive }
+        AttributeChange { mapping, generation, has_ended: false, _exclusive: self }
     }
+}
 
+impl AttributeChange {
     /// Notes the end. The caller notes the outcome in the state.
     pub(crate) fn end(&mut self) -> MutexGuard<'_, State> {
         let mut state = self.mapping.state.lock();

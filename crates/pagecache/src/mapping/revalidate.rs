@@ -55,7 +55,7 @@ impl Mapping {
     pub(crate) async fn begin_attributes(self: &Arc<Self>) -> AttributeChange {
         let exclusive = self.lock_invalidate().await;
         self.look_before_change(&exclusive).await;
-        AttributeChange::begin(exclusive)
+        exclusive.begin_change()
     }
 
     /// A look at the store before a change of attributes, which would hide what others have changed before it,

@@ -18,7 +18,6 @@
 //!
 //! `writeback/flusher.rs` says when, and `mapping/writeback_wait.rs` waits for it.
 
-use crate::mapping::attribute_change::AttributeChange;
 use crate::mapping::index::{Replacement, Slot};
 use crate::mapping::{Mapping, State};
 use crate::memory::Memory;
@@ -363,7 +362,7 @@ impl Mapping {
                 return;
             }
             let Some(mtime) = wanted(&mapping) else { return };
-            let mut begun = AttributeChange::begin(exclusive);
+            let mut begun = exclusive.begin_change();
             let generation = begun.generation;
             let set = SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() };
             let result = mapping.store.setattr(&Caller::Own, mapping.id, &set).await;

@@ -463,7 +463,7 @@ impl Tree {
         }
     }
 
-    /// Whether the table may have lost a file to another one with its inode number, which is not where the table has it:
+    /// Whether the table may have lost a file to another one with its inode number that is not where the table has it:
     /// a listing enters what it has found at its end, when a file may be gone and another one have its number.
     fn is_displaced(&self, id: FileId) -> bool {
         let is_there = |other| {
