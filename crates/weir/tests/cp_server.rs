@@ -183,7 +183,7 @@ fn the_list_of_a_file_at_a_server_gives_its_group_no_rights() {
             let output = weir(command.iter().chain(&ends)).output().unwrap();
             let here = if command == ["sync"] { here.join("file") } else { here };
             assert!(output.status.success(), "{command:?}: {}", text(&output));
-            let mut kept = vec![0; 100];
+            let mut kept = [0; 100];
             let len = rustix::fs::getxattr(&here, LIST, &mut kept[..]).unwrap_or(0);
             if version == "vers=3" {
                 assert_eq!((&kept[..len], mode(&here)), (&list()[..], 0o660), "{command:?}");
@@ -206,7 +206,7 @@ fn the_list_of_a_file_at_a_server_gives_its_group_no_rights() {
             let url = server.url("team/file", version);
             let output = weir(["cp", new.to_str().unwrap(), &url]).output().unwrap();
             assert!(output.status.success() && text(&output).is_empty(), "{}", text(&output));
-            let mut kept = vec![0; 100];
+            let mut kept = [0; 100];
             let len = rustix::fs::getxattr(team.join("file"), LIST, &mut kept[..]).unwrap();
             assert_eq!((&kept[..len], mode(&team.join("file"))), (&list()[..], 0o660), "{version}");
         }

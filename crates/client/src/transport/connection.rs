@@ -383,6 +383,8 @@ impl Shared {
     /// Returns when a call has waited so long that the connection is presumed dead.
     async fn watch(&self) {
         let quarter = self.patience.timeo / 4;
+        // Since the last check, while there was no connection, as much was planned.
+        self.leave_out_standstill(quarter);
         loop {
             sleep(quarter).await;
             self.leave_out_standstill(quarter);

@@ -45,6 +45,10 @@ impl V3 {
                 }
             }
         };
+        if lists.access.entries.0.is_empty() {
+            // nfs-ganesha, where the file system has none.
+            return Ok(None);
+        }
         let acl = acl_of(&lists.access)
             .ok_or_else(|| broken(&self.server, GETACL, Violation::BadValue))?;
         Ok((!acl.is_minimal()).then_some(acl))

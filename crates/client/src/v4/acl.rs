@@ -39,8 +39,11 @@ impl V4 {
 }
 
 /// Whether a list says no more than a mode: it names the three classes only, and gives the group what the mode gives
-/// it.
+/// it; or it is empty, as that of nfs-ganesha where the file system has none.
 fn says_mode(aces: &[Ace], mode: u32) -> bool {
+    if aces.is_empty() {
+        return true;
+    }
     let of_file: Vec<&Ace> =
         aces.iter().filter(|ace| !ace.flags.contains(AceFlags::INHERIT_ONLY)).collect();
     let is_plain = |ace: &&Ace| {
@@ -77,6 +80,7 @@ mod tests {
             ace(Allow, "EVERYONE@", AceMask::empty()),
         ];
         assert!(says_mode(&plain, 0o660));
+        assert!(says_mode(&[], 0o664));
         assert!(says_mode(&plain[..1], 0o600));
         assert!(says_mode(&[ace(Allow, "EVERYONE@", read)], 0o444), "which the group is in");
         assert!(!says_mode(&[ace(Deny, "GROUP@", read), ace(Allow, "EVERYONE@", read)], 0o444));

@@ -6,8 +6,9 @@ use crate::protocol::Limits;
 use crate::protocol::ProtocolConfig;
 use crate::protocol::cookie_verifiers::Verifiers;
 use crate::transport::{CallbackService, Connection, Counters};
-use crate::v4::attr::{Owners, ServerLimits};
+use crate::v4::attr::{LEASE, Owners, SHORTEST_LEASE, ServerLimits, lease_of};
 use crate::v4::open_names::Names;
+use crate::v4::requests::{getattr, take};
 use crate::v4::session::LastTimeout;
 use crate::v4::session::state::{Client, Session};
 use crate::v4::state::delegation::table::{Delegations, since_boot};
@@ -57,6 +58,8 @@ pub(crate) struct V4 {
     pub(in crate::v4) about: OnceLock<ServerLimits>,
     /// How long the server keeps state without renewal, in seconds; 0 until that is known.
     pub(in crate::v4) lease_seconds: AtomicU64,
+    /// The server is to be asked for it.
+    pub(in crate::v4) lease_due: AtomicBool,
     pub(in crate::v4) owners: Owners,
     pub(in crate::v4) verifiers: Verifiers,
     /// Lease renewal is suspended (see [`fall_silent`](Self::fall_silent)).
@@ -105,6 +108,7 @@ impl V4 {
             },
             about: OnceLock::new(),
             lease_seconds: AtomicU64::new(0),
+            lease_due: AtomicBool::new(false),
             owners: Owners::of_this_machine(),
             verifiers: Verifiers::default(),
             silent: AtomicBool::new(false),
@@ -146,6 +150,31 @@ impl V4 {
         self.lease_seconds.store(lease.as_secs(), Relaxed);
     }
 
+    /// The server may have restarted: until it has been asked, the shortest lease holds.
+    pub(in crate::v4) fn lease_may_differ(&self) {
+        self.set_lease(SHORTEST_LEASE);
+        self.lease_due.store(true, Relaxed);
+    }
+
+    async fn ask_lease(&self) -> Result<()> {
+        // First: a recovery meanwhile asks again.
+        self.lease_due.store(false, Relaxed);
+        let ops = [Op::Putrootfh(()), getattr(LEASE)];
+        let asked = async {
+            let answer = self.call(&self.own, "GETATTR", &ops).await?;
+            Ok(take!(self, answer, Getattr)?)
+        };
+        match asked.await {
+            Ok(attrs) if !self.lease_due.load(Relaxed) => self.set_lease(lease_of(&attrs)),
+            Ok(_) => {}
+            Err(error) => {
+                self.lease_due.store(true, Relaxed);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     /// Number of reconnects so far.
     pub(in crate::v4) fn reconnects(&self) -> u64 {
         self.counters.reconnects.load(Relaxed)
@@ -155,8 +184,8 @@ impl V4 {
         self.minor >= 1
     }
 
-    /// Renews the lease as long as the mount exists, three times in each. It looks at the time every second, because
-    /// the lease may change, and runs on while the machine is suspended.
+    /// Renews the lease as long as the mount exists, three times in each (one of five seconds: every two). It looks at
+    /// the time every second, because the lease may change, and runs on while the machine is suspended.
     pub(in crate::v4) fn keep_alive(self: &Arc<Self>) {
         let mount: Weak<Self> = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -166,6 +195,12 @@ impl V4 {
                 let Some(v4) = mount.upgrade() else { return };
                 if v4.connections.iter().any(Connection::has_ended) {
                     return;
+                }
+                if v4.lease_due.load(Relaxed)
+                    && !v4.silent.load(Relaxed)
+                    && let Err(error) = v4.ask_lease().await
+                {
+                    tracing::warn!("{error}");
                 }
                 let now = since_boot();
                 if v4.lease().is_none_or(|lease| now.saturating_sub(renewed) < lease / 3) {

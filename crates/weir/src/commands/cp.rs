@@ -54,7 +54,7 @@ copied. With -x, a directory where another file system is mounted is made, but n
 attributes by name (also security.* and trusted.*), access control lists, owners, modes, times. As \
 with `cp -a`, that is no failure. NFS supports only extended attributes of users. Access control lists of files at a \
 server are kept in copies from it over version 3; otherwise they are reported, and the copy gives the group nothing \
-that they may deny it. Ctrl-C \
+that they may deny it (over version 4, a list that the directory gives the copy is taken for the same). Ctrl-C \
 (SIGINT, SIGTERM or SIGHUP) removes unfinished files and reports what is left; a second Ctrl-C ends the program at \
 once.
 

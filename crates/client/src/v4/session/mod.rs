@@ -20,7 +20,7 @@
 //!    the recovery that timed out meanwhile: callers of a dead server do not time out one after another.
 //! 5. A dead session is destroyed at the server when it is replaced and its last call has ended.
 //! 6. If a client that the server knew gets a new client id, the server may have restarted, with another lease: the
-//!    client asks for it again.
+//!    shortest one holds until the task that renews the lease has asked for it.
 
 pub(crate) mod answer;
 pub(crate) mod compound;
@@ -30,9 +30,7 @@ pub(crate) mod state;
 
 use crate::backoff::Backoff;
 use crate::error::{Error, Result};
-use crate::v4::attr::{LEASE, SHORTEST_LEASE, lease_of};
 use crate::v4::client::V4;
-use crate::v4::requests::getattr;
 use crate::v4::session::slots::Slots;
 use crate::v4::session::state::Session;
 use crate::v4::state::delegation::table::CALLBACK_PROGRAM;
@@ -125,7 +123,7 @@ impl V4 {
                 }
                 *self.client.settled.lock() = Some(exchanged.client_id);
                 if known.is_some() {
-                    self.ask_lease(&session).await;
+                    self.lease_may_differ();
                 }
             }
             let replaced = std::mem::replace(&mut *self.session.lock(), session);
@@ -178,18 +176,6 @@ impl V4 {
         }
         self.reclaim_opens(session, id).await?;
         self.reclaim_complete(session).await
-    }
-
-    /// Asks for the lease, which may be another one after a restart of the server. Until that is answered, if it is,
-    /// the shortest lease holds. It comes after the reclaims, since a server may delay it as long as the grace period
-    /// lasts.
-    async fn ask_lease(&self, session: &Arc<Session>) {
-        self.set_lease(SHORTEST_LEASE);
-        let ops = [Op::Putrootfh(()), getattr(LEASE)];
-        let answer = self.call_in(session, &self.own, "GETATTR", &ops).await;
-        if let Ok([_, OpRes::Getattr(Ok(attrs))]) = answer.as_ref().map(|it| &it.results[..]) {
-            self.set_lease(lease_of(attrs));
-        }
     }
 
     async fn exchange_id(&self) -> Result<exchange_id::Exchanged> {
@@ -327,7 +313,7 @@ impl V4 {
         }
         *self.client.id.lock() = Some(client_id);
         if was_known {
-            self.ask_lease(&self.session()).await;
+            self.lease_may_differ();
         }
         Ok(client_id)
     }
