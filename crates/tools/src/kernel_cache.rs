@@ -126,26 +126,41 @@ fn pages_in_memory(file: &File, start: u64, len: u64) -> Option<Vec<u8>> {
 
 /// Has the kernel start to write a file's dirty pages, without waiting for them.
 pub fn start_writing(file: &File) {
-    // SAFETY: it takes numbers only. If it fails, `write_out` writes the pages.
-    unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+    // If it fails, `write_out` writes the pages.
+    let _ = sync_range(file, libc::SYNC_FILE_RANGE_WRITE);
 }
 
 /// Writes a file's dirty pages, so that the kernel can drop them, and waits until it is done. The file is not
 /// durable thereby.
 ///
 /// # Errors
-/// The file cannot be written.
+/// The file cannot be written, or what was written before could not be. The kernel reports that once: a second call
+/// may succeed, and so may the sync of a program that opens the file later.
 pub fn write_out(file: &File) -> io::Result<()> {
-    if !is_stacked(file) {
-        let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
-            | libc::SYNC_FILE_RANGE_WRITE
-            | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-        // SAFETY: it takes numbers only.
-        if unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } == 0 {
-            return Ok(());
+    // Its result tells whether the call exists here: the result of one that waits may be the only report of a loss.
+    let begun = match is_stacked(file) {
+        true => Err(Errno::NOTSUP.into()),
+        false => sync_range(file, libc::SYNC_FILE_RANGE_WRITE),
+    };
+    let Err(error) = begun else {
+        let waits = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        return sync_range(file, waits | libc::SYNC_FILE_RANGE_WRITE);
+    };
+    match Errno::from_io_error(&error) {
+        Some(Errno::NOSYS | Errno::NOTSUP | Errno::INVAL | Errno::SPIPE | Errno::PERM) => {
+            file.sync_data()
         }
+        _ => Err(error),
     }
-    file.sync_data()
+}
+
+/// sync_file_range(2) of a whole file.
+fn sync_range(file: &File, flags: libc::c_uint) -> io::Result<()> {
+    // SAFETY: it takes numbers only.
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Has the kernel drop the clean pages of a range that no program maps; `None` for its end is that of the file.

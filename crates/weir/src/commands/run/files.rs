@@ -6,6 +6,8 @@
 //! 3. At most `most` files are open here. The one that was opened least recently is finished when there are more:
 //!    its pages are written and dropped, and it is closed.
 //! 4. The table's lock is not held during a system call that may wait.
+//! 5. The kernel reports a failed write once, and that report may reach this process alone. So each is kept, for the
+//!    end, and the file is not finished further: its page may be the only copy of the data.
 
 use super::report::Watch;
 use parking_lot::Mutex;
@@ -22,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use weir_tools::failure::{Asked, Failure};
 use weir_tools::kernel_cache::{
     drop_range, resident_in_layers, resident_ranges, start_writing, write_out,
 };
@@ -37,6 +40,8 @@ const APPEARS_WITHIN: Duration = Duration::from_secs(2);
 /// Looks for a created file before it is left to the rounds, and the time between them.
 const LOOKS: usize = 5;
 const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
+/// Most files that are named of those that could not be written.
+const MOST_NAMED: usize = 16;
 
 /// File systems without pages of their own in the kernel's cache, or whose files are no data; and FUSE, which the
 /// command itself may serve.
@@ -69,6 +74,7 @@ pub(super) struct Files {
     table: Mutex<Table>,
     evicted: AtomicU64,
     unseen: AtomicU64,
+    unwritten: Mutex<Unwritten>,
 }
 
 #[derive(Default)]
@@ -109,6 +115,14 @@ pub(super) struct Created {
 pub(super) struct Totals {
     pub(super) evicted: u64,
     pub(super) unseen: u64,
+    pub(super) unwritten: Unwritten,
+}
+
+/// Files that could not be written.
+#[derive(Default)]
+pub(super) struct Unwritten {
+    named: Vec<Failure>,
+    more: u64,
 }
 
 impl Files {
@@ -124,6 +138,7 @@ impl Files {
             table: Mutex::default(),
             evicted: AtomicU64::new(0),
             unseen: AtomicU64::new(0),
+            unwritten: Mutex::default(),
         }
     }
 
@@ -312,24 +327,35 @@ impl Files {
             self.finish(file);
         }
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Totals { evicted: load(&self.evicted), unseen: load(&self.unseen) }
+        let unwritten = std::mem::take(&mut *self.unwritten.lock());
+        Totals { evicted: load(&self.evicted), unseen: load(&self.unseen), unwritten }
     }
 
     /// Writes and drops the pages of a file; twice, if the kernel was still busy with some of them.
     fn finish(&self, tracked: &Tracked) {
-        if !self.write_and_drop(tracked) {
-            self.write_and_drop(tracked);
+        for _ in 0..2 {
+            if tracked.writes.load(Ordering::Relaxed)
+                && let Err(error) = write_out(&tracked.file)
+            {
+                return self.could_not_write(tracked, error);
+            }
+            if self.drop_new(tracked) {
+                return;
+            }
         }
     }
 
-    fn write_and_drop(&self, tracked: &Tracked) -> bool {
-        if tracked.writes.load(Ordering::Relaxed)
-            && let Err(error) = write_out(&tracked.file)
-        {
-            // The program that wrote them gets the error by its own fsync.
-            tracing::warn!(%error, "cannot write a file's pages, so they stay in the cache");
+    /// Keeps a report (5), unless the file has no name any more, so that its data is not missed.
+    fn could_not_write(&self, tracked: &Tracked, error: std::io::Error) {
+        if tracked.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0) {
+            return;
         }
-        self.drop_new(tracked)
+        let link = format!("/proc/self/fd/{}", tracked.file.as_raw_fd());
+        let path = std::fs::read_link(link).unwrap_or_default();
+        if let Err(failure) = Err::<(), _>(error).asked(|| format!("write out {}", path.display()))
+        {
+            self.unwritten.lock().add(failure);
+        }
     }
 
     /// Drops the clean pages of a file that were not cached before. Returns whether none is left.
@@ -345,6 +371,24 @@ impl Files {
         let left = tracked.new_bytes(metadata.len());
         self.evicted.fetch_add(new.saturating_sub(left), Ordering::Relaxed);
         left == 0
+    }
+}
+
+impl Unwritten {
+    fn add(&mut self, failure: Failure) {
+        match self.named.len() < MOST_NAMED {
+            true => self.named.push(failure),
+            false => self.more += 1,
+        }
+    }
+
+    /// A failure for each file that is named, and one for the others.
+    pub(super) fn failures(self) -> Vec<Failure> {
+        let further = |count| {
+            Failure::new("write out further files", format!("{count} of them could not be written"))
+        };
+        let further = (self.more > 0).then(|| further(self.more));
+        self.named.into_iter().chain(further).collect()
     }
 }
 
@@ -419,5 +463,23 @@ mod tests {
         assert_eq!(before(&[0..8, 12..16], None).gaps(), [(8, Some(12)), (16, None)]);
         assert_eq!(before(&[4..8], Some(8)).gaps(), [(0, Some(4))]);
         assert_eq!(before(&[], Some(0)).gaps(), []);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named_and_not_dropped() {
+        let files = Files::new(Vec::new(), 0, None);
+        for number in 0..20 {
+            // A pipe can be neither written out nor synced.
+            let (_, pipe) = std::io::pipe().unwrap();
+            let file = File::from(OwnedFd::from(pipe));
+            let before = Before { ranges: Vec::new(), unknown_from: None };
+            files.insert((0, number), file, before, number < 18);
+        }
+        let failures = files.end().unwritten.failures();
+        let said: Vec<_> = failures.iter().map(ToString::to_string).collect();
+        let (last, named) = said.split_last().unwrap();
+        assert_eq!(named.len(), MOST_NAMED, "{said:?}");
+        assert!(named.iter().all(|said| said.starts_with("cannot write out pipe:[")), "{said:?}");
+        assert_eq!(last, "cannot write out further files: 2 of them could not be written");
     }
 }

@@ -27,15 +27,14 @@ pub(super) fn run(args: &Args, paths: &[PathBuf], watch: Option<Arc<Watch>>) -> 
 async fn supervise(args: &Args, files: Arc<Files>) -> Result<Ran> {
     let mut signals = Signals::new()?;
     let (mut child, peer) = start(args, Engine::Watch, &[], None)?;
-    let watched = Arc::clone(&files);
-    // It ends when the last process with the filter has ended.
+    // It ends when the last process with the filter has ended, and what is left is written.
     let supervised = tokio::task::spawn_blocking(move || {
         let mut supervisor = None;
         loop {
             match peer.next() {
                 Ok(Some((_, connection))) => {
                     let started = Listener::new(connection)
-                        .and_then(|listener| Supervisor::start(listener, &watched));
+                        .and_then(|listener| Supervisor::start(listener, &files));
                     let outcome = started.map(|started| supervisor = Some(started));
                     if peer.served(outcome.map_err(|error| error.to_string())).is_err() {
                         break;
@@ -45,33 +44,33 @@ async fn supervise(args: &Args, files: Arc<Files>) -> Result<Ran> {
                 Err(why) => return Err(why),
             }
         }
-        Ok(supervisor.map_or(Ok(()), Supervisor::wait))
+        let watched = supervisor.map_or(Ok(()), Supervisor::wait);
+        Ok((watched, files.end()))
     });
     let status = signals.wait(&mut child).await.asked(|| "wait for the command".into())?;
     let supervised = tokio::select! {
         supervised = supervised => supervised,
         () = signals.stop() => {
-            let asked = "wait until the processes that the command left behind have ended";
+            let asked = "wait until the processes that the command left behind have ended, and their data is written";
             return Err(Failure::new(asked, "a signal asked to stop"));
         }
     };
     let Ok(supervised) = supervised else {
         return Err(Failure::new("watch the command's files", "a thread panicked"));
     };
-    let watched = match supervised {
-        Ok(watched) => watched,
+    let (watched, totals) = match supervised {
+        Ok(supervised) => supervised,
         Err(why) => return Ok(Err(refused(&why))),
     };
-    let ended_files = files.end();
-    let work =
-        Work::Watched { evicted_bytes: ended_files.evicted, unseen_opens: ended_files.unseen };
-    let failures = watched.err().map(|error| {
+    let work = Work::Watched { evicted_bytes: totals.evicted, unseen_opens: totals.unseen };
+    let lost = watched.err().map(|error| {
         Failure::new(
             "watch the command to its end",
             format!("its opens are received no more: {error}"),
         )
     });
-    Ok(Ok(Run { status, work, failures: failures.into_iter().collect() }))
+    let failures = lost.into_iter().chain(totals.unwritten.failures()).collect();
+    Ok(Ok(Run { status, work, failures }))
 }
 
 /// The failure of a process inside that cannot be watched.
