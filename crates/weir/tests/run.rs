@@ -316,15 +316,23 @@ fn signals_reach_the_command() {
         return;
     }
     let dir = scratch();
-    let script = "trap 'echo got; exit 9' TERM; echo ready; while :; do sleep 0.05; done";
-    let mut command = weir(["run", "--path", ".", "sh", "-c", script]);
-    let mut child = command.current_dir(dir.path()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "ready");
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    assert_eq!(lines.next().unwrap().unwrap(), "got");
-    let ended = within(Duration::from_secs(120), || child.try_wait().unwrap());
-    assert_eq!(ended.code(), Some(9));
+    // None of them comes from a terminal, so each is sent to this one process alone.
+    for engine in ["auto", "watch"] {
+        for (name, signal) in [("TERM", Signal::TERM), ("INT", Signal::INT), ("QUIT", Signal::QUIT)]
+        {
+            let script =
+                format!("trap 'echo got; exit 9' {name}; echo ready; while :; do sleep 0.05; done");
+            let mut command = weir(["run", "--engine", engine, "--path", ".", "sh", "-c", &script]);
+            command.current_dir(dir.path()).stdout(Stdio::piped());
+            let mut child = Killed(command.spawn().unwrap());
+            let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+            assert_eq!(lines.next().unwrap().unwrap(), "ready");
+            kill_process(Pid::from_child(&child.0), signal).unwrap();
+            assert_eq!(lines.next().unwrap().unwrap(), "got");
+            let ended = within(Duration::from_secs(120), || child.0.try_wait().unwrap());
+            assert_eq!(ended.code(), Some(9), "{engine} {name}");
+        }
+    }
 }
 
 /// As under nohup(1), and in the background of a script.

@@ -3,8 +3,8 @@
 //! - `outside`: chooses the engine: `mounted` serves the files, `watched` has the kernel drop what was read.
 //!   `supervisor` and `files` are parts of `watched`.
 //! - `plain`: runs it once more without any of this, to compare.
-//! - `options`: its arguments. `inside`: becomes the command. `child`: its start, signals and end. `report`:
-//!   what it cost.
+//! - `options`: its arguments. `inside`: becomes the command. `child`: its start, signals (`sender`: who sent them)
+//!   and end. `report`: what it cost.
 
 mod child;
 mod files;
@@ -14,6 +14,7 @@ mod options;
 mod outside;
 mod plain;
 mod report;
+mod sender;
 mod supervisor;
 mod watched;
 
