@@ -1,7 +1,7 @@
 //! `weir run`: a command whose file I/O leaves the kernel's page cache as it was.
 //!
 //! - `outside`: chooses the engine: `mounted` serves the files, `watched` has the kernel drop what was read.
-//!   `supervisor` and `files` are parts of `watched`.
+//!   `supervisor`, `files` and `orphans` are parts of `watched`.
 //! - `plain`: runs it once more without any of this, to compare.
 //! - `options`: its arguments. `inside`: becomes the command. `child`: its start, signals (`sender`: who sent them)
 //!   and end. `report`: what it cost.
@@ -11,6 +11,7 @@ mod files;
 mod inside;
 mod mounted;
 mod options;
+mod orphans;
 mod outside;
 mod plain;
 mod report;

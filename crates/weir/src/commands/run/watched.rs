@@ -6,9 +6,11 @@
 use super::child::{Signals, start};
 use super::files::Files;
 use super::options::{Args, Engine};
+use super::orphans::{Adopting, reap};
 use super::report::{Ran, Run, Watch, Work};
 use super::supervisor::Supervisor;
 use crate::commands::{LAST_CALLS, runtime};
+use rustix::process::Pid;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +28,9 @@ pub(super) fn run(args: &Args, paths: &[PathBuf], watch: Option<Arc<Watch>>) -> 
 
 async fn supervise(args: &Args, files: Arc<Files>) -> Result<Ran> {
     let mut signals = Signals::new()?;
+    let _adopting = Adopting::begin();
     let (mut child, peer) = start(args, Engine::Watch, &[], None)?;
+    let command = Pid::from_child(&child);
     // It ends when the last process with the filter has ended, and what is left is written.
     let supervised = tokio::task::spawn_blocking(move || {
         let mut supervisor = None;
@@ -47,9 +51,13 @@ async fn supervise(args: &Args, files: Arc<Files>) -> Result<Ran> {
         let watched = supervisor.map_or(Ok(()), Supervisor::wait);
         Ok((watched, files.end()))
     });
-    let status = signals.wait(&mut child).await.asked(|| "wait for the command".into())?;
+    let status = tokio::select! {
+        status = signals.wait(&mut child) => status.asked(|| "wait for the command".into())?,
+        never = reap(Some(command)) => match never {},
+    };
     let supervised = tokio::select! {
         supervised = supervised => supervised,
+        never = reap(None) => match never {},
         () = signals.stop() => {
             let asked = "wait until the processes that the command left behind have ended, and their data is written";
             return Err(Failure::new(asked, "a signal asked to stop"));
