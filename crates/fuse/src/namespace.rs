@@ -31,6 +31,7 @@ use rustix::net::{
     sendmsg, socketpair,
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -195,7 +196,7 @@ fn over(peer: &Peer, path: &Path, at: &Path, flags: MountFlags) -> io::Result<()
     })
 }
 
-/// Mounts connections over `paths`, in a namespace of this process.
+/// Mounts connections over `paths`, in a namespace of this process, and again what is mounted below them.
 ///
 /// # Errors
 /// The kernel, or the container that this process runs in, refuses a namespace; or a path cannot be served.
@@ -203,13 +204,62 @@ pub fn cover(peer: &Peer, paths: &[PathBuf]) -> io::Result<()> {
     let here = std::env::current_dir()?;
     enter()?;
     // All of them before the first one is covered: it would hide the file systems below it.
-    let refusals: Vec<_> = paths.iter().map(|path| refusals_at(path)).collect();
-    for (path, flags) in paths.iter().zip(refusals) {
-        let mounted = flags.and_then(|flags| over(peer, path, path, flags));
-        mounted.map_err(|error| naming(path, &error))?;
+    let mut places = BTreeMap::new();
+    for mounted in mounts() {
+        let is_below = paths.iter().any(|path| mounted.path.starts_with(path));
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if is_below && let Ok(root) = rustix::fs::open(&mounted.path, flags, Mode::empty()) {
+            places.insert(mounted.path.clone(), Place::Below(mounted, root));
+        }
+    }
+    places.extend(paths.iter().map(|path| (path.clone(), Place::Asked(refusals_at(path)))));
+    // What is above comes first. Whether each came with what is mounted below it.
+    let mut done: Vec<(&Path, bool)> = Vec::new();
+    for (path, place) in &places {
+        let above = done.iter().rfind(|(above, _)| path.starts_with(above));
+        let is_there = above.is_some_and(|(_, is_whole)| *is_whole);
+        let is_whole = match place {
+            Place::Asked(flags) => {
+                let flags = flags.as_ref().map_err(|error| naming(path, error))?;
+                over(peer, path, path, *flags).map_err(|error| naming(path, &error))?;
+                false
+            }
+            // A mount may hide the directory that this one is on.
+            Place::Below(..) if is_there || !path.exists() => continue,
+            Place::Below(mounted, root) => {
+                let from = format!("/proc/self/fd/{}", root.as_raw_fd());
+                again(peer, mounted, Path::new(&from), path)?
+            }
+        };
+        done.push((path, is_whole));
     }
     // From the root, so that it leads to what is mounted now.
     std::env::set_current_dir(&here)
+}
+
+/// A place to mount something on.
+enum Place {
+    /// A path to serve, and what its file system refuses.
+    Asked(io::Result<MountFlags>),
+    /// A mount below such a path, and its root directory.
+    Below(Mounted, OwnedFd),
+}
+
+/// Mounts on `at` what is mounted already, and reached by `from`: behind a connection, if it holds files of users;
+/// otherwise as it is. Returns whether what is mounted below came along.
+fn again(peer: &Peer, mounted: &Mounted, from: &Path, at: &Path) -> io::Result<bool> {
+    let Mounted { path, kind, refusals } = mounted;
+    let has_files = WITH_FILES.contains(&kind.as_str()) && at.is_dir();
+    if has_files && over(peer, path, at, *refusals).is_ok() {
+        return Ok(false);
+    }
+    // As it is, if this user cannot serve it, either: alone, or with what is mounted below. Only the latter
+    // works in a namespace of users, and without a word to a server that may not answer.
+    let is_whole = has_files || asks_a_server(kind) || mount_bind(from, at).is_err();
+    if is_whole {
+        mount_bind_recursive(from, at).map_err(|error| naming(path, &error.into()))?;
+    }
+    Ok(is_whole)
 }
 
 /// File systems that hold files of the machine's users, and keep them in the kernel's page cache.
@@ -254,24 +304,15 @@ pub fn cover_all(peer: &Peer, stage: &Path) -> io::Result<()> {
             }
         }
     }
-    for Mounted { path, kind, refusals } in &mounts {
+    for mounted in &mounts {
+        let path = &mounted.path;
         let is_done = as_they_are.iter().any(|dir| path.starts_with(dir));
         if path == root || is_done || path.starts_with(stage) {
             continue;
         }
         let at = inside(path);
         // A mount may hide the directory that this one is on.
-        if !at.exists() {
-            continue;
-        }
-        let has_files = WITH_FILES.contains(&kind.as_str()) && at.is_dir();
-        if has_files && over(peer, path, &at, *refusals).is_ok() {
-            continue;
-        }
-        // As it is, if this user cannot serve it, either: alone, or with what is mounted below. Only the latter
-        // works in a namespace of users, and without a word to a server that may not answer.
-        if has_files || asks_a_server(kind) || mount_bind(path, &at).is_err() {
-            mount_bind_recursive(path, &at).map_err(|error| naming(path, &error.into()))?;
+        if at.exists() && again(peer, mounted, path, &at)? {
             as_they_are.push(path.clone());
         }
     }

@@ -76,8 +76,8 @@ struct Served {
     cache: Cache,
     settings: Settings,
     watch: Option<Arc<Watch>>,
-    /// Whether the command cannot run unless all directories are served; otherwise, the root directory.
-    needs_all: bool,
+    /// The directories without which the command cannot run.
+    needed: Vec<PathBuf>,
     /// The command has ended, or the process that prepares it: no directory is waited for.
     has_ended: Arc<AtomicBool>,
     /// Those of all sessions.
@@ -110,14 +110,14 @@ async fn serve(
     let (mut child, peer) = start(args, Engine::Mount, paths, stage)?;
     // The command, which has started, keeps its own. Each file that it has open is also open here.
     let _raised = descriptors::raise();
-    let needs_all = stage.is_none();
+    let needed = if stage.is_none() { paths.to_vec() } else { vec![PathBuf::from("/")] };
     let has_ended = Arc::new(AtomicBool::new(false));
     let hidden = Arc::new(Mutex::new(Vec::new()));
     let mut served = Served {
         cache,
         settings,
         watch,
-        needs_all,
+        needed,
         has_ended: has_ended.clone(),
         hidden: hidden.clone(),
         sessions: Vec::new(),
@@ -240,7 +240,7 @@ where
 impl Served {
     /// Serves a directory.
     fn add(&mut self, path: PathBuf, connection: std::os::fd::OwnedFd) -> Result<(), String> {
-        let is_needed = self.needs_all || path.parent().is_none();
+        let is_needed = self.needed.contains(&path);
         let limit = if is_needed { OPEN_LIMIT } else { SPARE_OPEN_LIMIT };
         let store = opened(path.clone(), limit, &self.has_ended)?;
         let observer =

@@ -1,0 +1,67 @@
+//! `weir run` beside mounts, those below the directories that it serves and those that other programs unmount.
+
+mod common;
+
+use common::{scratch, text, weir};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs a script in a mount namespace of its own, in which all mounts are shared and `$0` is the binary. `None` where
+/// that is not possible, and the test is skipped.
+#[track_caller]
+fn in_namespace(dir: &Path, script: &str) -> Option<Output> {
+    if !weir_skip::is_root("only root mounts a file system to run a command in") {
+        return None;
+    }
+    let possible = weir(["run", "--engine", "mount", "true"]).output().unwrap();
+    if possible.status.code() == Some(125) {
+        weir_skip::skip(text(&possible));
+        return None;
+    }
+    let mut command = Command::new("unshare");
+    command.args([
+        "-m",
+        "--propagation",
+        "shared",
+        "sh",
+        "-ec",
+        script,
+        env!("CARGO_BIN_EXE_weir"),
+    ]);
+    let output = command.current_dir(dir).output().unwrap();
+    if output.status.code() == Some(77) {
+        weir_skip::skip(text(&output));
+        return None;
+    }
+    assert!(output.status.success(), "{}", text(&output));
+    Some(output)
+}
+
+#[test]
+fn file_systems_below_a_path_are_there() {
+    let dir = scratch();
+    // On `other`, as on the directory itself, there are files of users; a path that is asked for lies on `tmp`.
+    let script = "mkdir -p tree/tmp tree/other source/inner; echo own > tree/own; echo other > source/file
+        touch tree/single
+        mount -t tmpfs none tree/tmp || exit 77
+        mkdir tree/tmp/asked tree/tmp/inner; echo tmp > tree/tmp/file; echo asked > tree/tmp/asked/file
+        mount -t tmpfs none tree/tmp/inner; echo tmp/inner > tree/tmp/inner/file
+        mount -t tmpfs none tree/tmp/asked; echo tmp/asked > tree/tmp/asked/file
+        mount --bind source tree/other
+        mount -t tmpfs none tree/other/inner; echo other/inner > tree/other/inner/file
+        mount --bind source/file tree/single
+        for paths in '--path tree' '--path tree/tmp/asked --path tree'; do
+            $0 run --engine mount $paths sh -c 'cd tree; cat own tmp/file tmp/inner/file tmp/asked/file \
+                other/file other/inner/file single; echo new > tmp/inner/new; grep -c \"/tree.* fuse\" /proc/self/mounts'
+            rm tree/tmp/inner/new
+        done
+        stat -f -c %T tree/other";
+    let Some(output) = in_namespace(dir.path(), script) else { return };
+    let said = String::from_utf8(output.stdout).unwrap();
+    let read = "own\ntmp\ntmp/inner\ntmp/asked\nother\nother/inner\nother\n";
+    let kind = said.lines().last().unwrap().to_owned();
+    // Those with files of users are served, and those that are asked for.
+    let served = if ["ext2/ext3", "xfs", "btrfs"].contains(&&*kind) { 2 } else { 1 };
+    assert_eq!(said, format!("{read}{served}\n{read}{}\n{kind}\n", served + 1));
+}
