@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   outside (serves)                                 inside (becomes the program)
-//!                                                    enter: namespace, private mounts
+//!                                                    enter: namespace, mounts of its own
 //!        <------- connection for a directory -------  over: mount a connection on it
 //!        -------- served ------------------------->
 //!                        ... each directory ...
@@ -175,8 +175,9 @@ fn enter() -> io::Result<()> {
         std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
         std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
     }
-    // What is mounted from here on is seen in this namespace alone.
-    Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?)
+    // What is mounted from here on is seen in this namespace alone. What is unmounted outside of it is unmounted here,
+    // too: otherwise, the file system would stay in use, perhaps with data that is not written.
+    Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM)?)
 }
 
 /// Mounts a connection on `at`, over what `path` names, with these flags, and waits until it is served.

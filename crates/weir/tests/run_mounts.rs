@@ -65,3 +65,16 @@ fn file_systems_below_a_path_are_there() {
     let served = if ["ext2/ext3", "xfs", "btrfs"].contains(&&*kind) { 2 } else { 1 };
     assert_eq!(said, format!("{read}{served}\n{read}{}\n{kind}\n", served + 1));
 }
+
+#[test]
+fn what_is_unmounted_beside_a_command_is_not_kept_by_it() {
+    let dir = scratch();
+    // Pipes: each end waits for the other one.
+    let script = "mkdir stick data; mkfifo up go; mount -t tmpfs none stick || exit 77
+        { \"$0\" run --engine mount --path data sh -c '
+            grep -c \"/stick \" /proc/self/mountinfo > up; read go < go; grep \"/stick \" /proc/self/mountinfo; true' ||
+            echo failed > up; } &
+        read before < up; [ $before = 1 ]; umount stick; echo > go; wait $!; echo done";
+    let Some(output) = in_namespace(dir.path(), script) else { return };
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{}", text(&output));
+}
