@@ -91,7 +91,12 @@ pub(crate) fn main() -> ExitCode {
         _ => "warn",
     };
     let prints = command.prints();
-    let ended = log_messages(log).and_then(|()| run(command)).and_then(|ended| match ended {
+    let logging = log_messages(log);
+    if let (Command::Run(_), Err(failure)) = (&command, &logging) {
+        complain(failure);
+        return ExitCode::from(run::NOT_RUN);
+    }
+    let ended = logging.and_then(|()| run(command)).and_then(|ended| match ended {
         Ended::Done if prints => end_output().map(|()| ended),
         _ => Ok(ended),
     });

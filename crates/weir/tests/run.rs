@@ -467,6 +467,38 @@ fn where_it_cannot_work_it_says_so() {
     }
 }
 
+/// Other codes have a meaning for the program: 1 is "no match" of grep(1).
+#[test]
+fn a_command_that_has_not_begun_ends_with_125() {
+    for engine in ["auto", "mount", "watch"] {
+        for wrong in [["--path", "/no-such-directory"], ["--budget", "3"]] {
+            let mut command = weir(["run", "--engine", engine]);
+            let output = command.args(wrong).args(["grep", "-q", "x"]).output().unwrap();
+            assert_eq!(output.status.code(), Some(125), "{engine} {wrong:?}: {}", text(&output));
+        }
+        let mut command = weir(["run", "--engine", engine, "true"]);
+        let output = command.env("WEIR_LOG", "loud").output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{}", text(&output));
+    }
+}
+
+#[test]
+fn without_a_place_for_its_root_directory_a_command_is_watched() {
+    let run = |engine: &str| {
+        let mut command = weir(["run", "--report", "--json", "--engine", engine, "true"]);
+        command.env("TMPDIR", "/no-such-directory").output().unwrap()
+    };
+    assert_eq!(run("mount").status.code(), Some(125));
+    let watched = run("watch");
+    if watched.status.code() == Some(125) {
+        return weir_skip::skip(text(&watched));
+    }
+    let output = run("auto");
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(report["engine"], "watch", "{report}");
+}
+
 /// A thread of the killed process may wait in the kernel for a page that another program reads; then only the guard
 /// ends that read.
 #[test]

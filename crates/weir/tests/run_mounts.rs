@@ -53,7 +53,8 @@ fn file_systems_below_a_path_are_there() {
         mount --bind source/file tree/single
         for paths in '--path tree' '--path tree/tmp/asked --path tree'; do
             $0 run --engine mount $paths sh -c 'cd tree; cat own tmp/file tmp/inner/file tmp/asked/file \
-                other/file other/inner/file single; echo new > tmp/inner/new; grep -c \"/tree.* fuse\" /proc/self/mounts'
+                other/file other/inner/file single; echo new > tmp/inner/new
+                grep -c \"/tree.* fuse\" /proc/self/mounts'
             rm tree/tmp/inner/new
         done
         stat -f -c %T tree/other";

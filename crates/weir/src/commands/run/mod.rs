@@ -22,7 +22,7 @@ mod watched;
 use crate::ended::Ended;
 use weir_tools::failure::Result;
 
-pub(crate) use options::Args;
+pub(crate) use options::{Args, NOT_RUN};
 
 pub(crate) fn run(args: Args) -> Result<Ended> {
     match args.inside {

@@ -13,23 +13,50 @@ use crate::commands::{LAST_CALLS, runtime};
 use rustix::process::Pid;
 use std::io;
 use std::path::PathBuf;
+use std::process::Child;
 use std::sync::Arc;
+use weir_fuse::namespace::Peer;
 use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::opens::Listener;
 
 /// Runs the command, or says why the engine cannot.
+///
+/// # Errors
+/// The command has begun.
 pub(super) fn run(args: &Args, paths: &[PathBuf], watch: Option<Arc<Watch>>) -> Result<Ran> {
-    let runtime = runtime()?;
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(failure) => return Ok(Err(failure)),
+    };
     let files = Files::new(paths.to_vec(), args.budget_bytes(), watch);
-    let ran = runtime.block_on(supervise(args, Arc::new(files)));
+    let ran = runtime.block_on(async {
+        match Begun::new(args) {
+            Ok(begun) => supervise(begun, Arc::new(files)).await,
+            Err(failure) => Ok(Err(failure)),
+        }
+    });
     runtime.shutdown_timeout(LAST_CALLS);
     ran
 }
 
-async fn supervise(args: &Args, files: Arc<Files>) -> Result<Ran> {
-    let mut signals = Signals::new()?;
-    let _adopting = Adopting::begin();
-    let (mut child, peer) = start(args, Engine::Watch, &[], None)?;
+/// The process that becomes the command has started.
+struct Begun {
+    signals: Signals,
+    adopting: Adopting,
+    child: Child,
+    peer: Peer,
+}
+
+impl Begun {
+    fn new(args: &Args) -> Result<Self> {
+        let (signals, adopting) = (Signals::new()?, Adopting::begin());
+        let (child, peer) = start(args, Engine::Watch, &[], None)?;
+        Ok(Self { signals, adopting, child, peer })
+    }
+}
+
+async fn supervise(begun: Begun, files: Arc<Files>) -> Result<Ran> {
+    let Begun { mut signals, adopting: _adopting, mut child, peer } = begun;
     let command = Pid::from_child(&child);
     // It ends when the last process with the filter has ended, and what is left is written.
     let supervised = tokio::task::spawn_blocking(move || {
