@@ -117,6 +117,19 @@ fn what_it_reads_and_writes_stays_out_of_the_kernels_cache() {
 }
 
 #[test]
+fn the_root_directory_as_a_path_is_all_files() {
+    let Some((_scratch, dir)) = directory() else { return };
+    fs::write(dir.join("data"), vec![5; MIB]).unwrap();
+    for paths in [&["--path", "/"][..], &["--path", ".", "--path", "/"]] {
+        let output = run(&dir, &[paths, &["--report", "--json", "cat", "data"]].concat());
+        assert!(output.status.success(), "{}", text(&output));
+        assert_eq!(output.stdout.len(), MIB);
+        let report: Value = serde_json::from_slice(&output.stderr).unwrap();
+        assert!(report["read_bytes"].as_u64().unwrap() >= MIB as u64, "{report}");
+    }
+}
+
+#[test]
 fn a_comparison_shows_what_a_plain_run_leaves_in_the_kernels_cache() {
     let Some((_scratch, dir)) = directory() else { return };
     write_evicted(&dir.join("data"));

@@ -56,6 +56,10 @@ fn prepared(args: &Args) -> Result<(Vec<PathBuf>, Option<Comparison>)> {
     // Those above come first, so that they do not cover those within them.
     paths.sort();
     paths.dedup();
+    if paths.first().is_some_and(|path| path.parent().is_none()) {
+        // A process keeps its root directory when another one is mounted on it: only the way without paths has a new one.
+        paths.clear();
+    }
     Ok((paths, args.compare.then(Comparison::new).transpose()?))
 }
 
