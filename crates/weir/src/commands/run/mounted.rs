@@ -8,7 +8,7 @@ use super::child::{Signals, start};
 use super::options::{Args, Engine};
 use super::report::{Ran, Run, Watch, Work};
 use crate::commands::guard::Guard;
-use crate::commands::{LAST_CALLS, descriptors, in_place, runtime};
+use crate::commands::{LAST_CALLS, descriptors, file_size_limit, in_place, runtime};
 use crate::output::complain;
 use parking_lot::Mutex;
 use std::fs::DirBuilder;
@@ -138,8 +138,9 @@ impl Begun {
 
 async fn serve(begun: Begun, watch: Option<Arc<Watch>>) -> Result<Ran> {
     let Begun { cache, settings, needed, mut signals, mut child, peer } = begun;
-    // The command, which has started, keeps its own. Each file that it has open is also open here.
-    let _raised = descriptors::raise();
+    // The command, which has started, keeps its own limits. Each file that it has open is also open here, and what it
+    // writes is written here.
+    let _raised = (descriptors::raise(), file_size_limit::raise());
     let has_ended = Arc::new(AtomicBool::new(false));
     let hidden = Arc::new(Mutex::new(Vec::new()));
     let mut served = Served {
