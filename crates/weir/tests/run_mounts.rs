@@ -1,11 +1,13 @@
-//! `weir run` beside mounts, those below the directories that it serves and those that other programs unmount.
+//! `weir run` and mounts: those below the directories that it serves, those that other programs unmount, and those of
+//! disks that fail.
 
 mod common;
 
-use common::{scratch, text, weir};
-use std::fs;
+use common::{scratch, text, weir, within};
+use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 /// Runs a script in a mount namespace of its own, in which all mounts are shared and `$0` is the binary. `None` where
 /// that is not possible, and the test is skipped.
@@ -78,4 +80,32 @@ fn what_is_unmounted_beside_a_command_is_not_kept_by_it() {
         read before < up; [ $before = 1 ]; umount stick; echo > go; wait $!; echo done";
     let Some(output) = in_namespace(dir.path(), script) else { return };
     assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{}", text(&output));
+}
+
+/// The kernel reports a failed write once, and then its page is clean.
+#[test]
+fn what_a_disk_does_not_take_fails_a_watched_run_and_stays_in_the_cache() {
+    // The disk lies on a file system with less space than it has.
+    let script = "mkdir back disk; mount -t tmpfs -o size=4M none back || exit 77
+        truncate -s 64M back/image
+        mkfs.ext4 -q -F -O ^has_journal -E lazy_itable_init=1,nodiscard back/image || exit 77
+        mount -o loop back/image disk || exit 77
+        touch disk/copy; head -c 12000000 /dev/urandom > data
+        ended=0; \"$0\" run --engine watch --path disk --json cp data disk/copy || ended=$?
+        echo $ended";
+    within(Duration::from_secs(300), || {
+        let dir = scratch();
+        let Some(output) = in_namespace(dir.path(), script) else { return Some(()) };
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let json = said.lines().find(|line| line.starts_with('{')).unwrap_or_default();
+        let report: Value = serde_json::from_str(json).unwrap();
+        // An open that waits too long to be looked at goes on without that.
+        if report["unseen_opens"] != 0 {
+            return None;
+        }
+        assert_eq!(output.stdout, b"1\n", "{said}");
+        assert!(said.contains("cannot write out ") && said.contains("/disk/copy: "), "{said}");
+        assert_eq!((&report["complete"], &report["evicted_bytes"]), (&false.into(), &0.into()));
+        Some(())
+    });
 }

@@ -57,7 +57,7 @@ fn prepared(args: &Args) -> Result<(Vec<PathBuf>, Option<Comparison>)> {
     paths.sort();
     paths.dedup();
     if paths.first().is_some_and(|path| path.parent().is_none()) {
-        // A process keeps its root directory when another one is mounted on it: only the way without paths has a new one.
+        // A process keeps its root directory when another one is mounted on it. Without paths, it gets a new one.
         paths.clear();
     }
     Ok((paths, args.compare.then(Comparison::new).transpose()?))
