@@ -6,8 +6,9 @@
 //! 3. At most `most` files are open here. The one that was opened least recently is finished when there are more:
 //!    its pages are written and dropped, and it is closed.
 //! 4. The table's lock is not held during a system call that may wait.
-//! 5. The kernel reports a failed write once, and that report may reach this process alone. So each is kept, for the
-//!    end, and the file is not finished further: its page may be the only copy of the data.
+//! 5. The kernel reports a failed write once, and that report may reach this process alone; then, the page is clean.
+//!    So before pages of a file are dropped, the kernel is asked for it. A report is kept for the end, and the file's
+//!    pages stay: they may be the only copy of the data.
 
 use super::report::Watch;
 use parking_lot::Mutex;
@@ -26,7 +27,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weir_tools::failure::{Asked, Failure};
 use weir_tools::kernel_cache::{
-    drop_range, resident_in_layers, resident_ranges, start_writing, write_out,
+    drop_range, earlier_writes, is_stacked, resident_in_layers, resident_ranges, start_writing,
+    write_out,
 };
 use weir_tools::opens::{Call, Open};
 
@@ -303,7 +305,12 @@ impl Files {
             new += tracked.new_bytes(metadata.len());
         }
         if new > self.budget {
-            for (_, tracked) in &files {
+            for (key, tracked) in &files {
+                if let Err(error) = tracked.settled() {
+                    self.table.lock().remove(key);
+                    self.could_not_write(tracked, error);
+                    continue;
+                }
                 self.drop_new(tracked);
             }
         }
@@ -407,6 +414,17 @@ impl Table {
 }
 
 impl Tracked {
+    /// Tells of a write of the file that has failed (5).
+    fn settled(&self) -> std::io::Result<()> {
+        let size = || self.file.metadata().map_or(0, |metadata| metadata.len());
+        // For a stacked file this takes a sync, which is made only if there are pages to drop then.
+        let is_due = || !is_stacked(&self.file) || self.new_bytes(size()) > 0;
+        match self.writes.load(Ordering::Relaxed) && is_due() {
+            true => earlier_writes(&self.file),
+            false => Ok(()),
+        }
+    }
+
     /// Bytes of pages that have come into the cache.
     fn new_bytes(&self, size: u64) -> u64 {
         resident_in_layers(&self.file, size).unwrap_or(0).saturating_sub(self.before.bytes())
@@ -454,6 +472,7 @@ fn found(base: &OwnedFd, open: &Open) -> Result<OwnedFd, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
     fn gaps_lie_between_what_was_cached() {
@@ -481,5 +500,28 @@ mod tests {
         assert_eq!(named.len(), MOST_NAMED, "{said:?}");
         assert!(named.iter().all(|said| said.starts_with("cannot write out pipe:[")), "{said:?}");
         assert_eq!(last, "cannot write out further files: 2 of them could not be written");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_not_dropped_by_a_round() {
+        let files = Files::new(Vec::new(), 0, None);
+        let (_, pipe) = std::io::pipe().unwrap();
+        let mut cached = tempfile::tempfile().unwrap();
+        cached.write_all(&[1; 4096]).unwrap();
+        // What is new exceeds the budget.
+        for (number, file) in [(1, File::from(OwnedFd::from(pipe))), (2, cached)] {
+            let before = Before { ranges: Vec::new(), unknown_from: None };
+            files.insert((0, number), file, before, number == 1);
+        }
+        let new = files.table.lock().files[&(0, 2)].new_bytes(4096);
+        if new == 0 {
+            return weir_skip::skip("the kernel does not tell what it has cached");
+        }
+        files.round();
+        assert_eq!(files.unwritten.lock().named.len(), 1);
+        assert!(!files.table.lock().files.contains_key(&(0, 1)));
+        // It is reported once.
+        let failures = files.end().unwritten.failures();
+        assert_eq!(failures.len(), 1, "{failures:?}");
     }
 }
