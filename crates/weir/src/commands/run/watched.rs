@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, paths: &[PathBuf], watch: Option<Arc<Watch>>) -> 
 /// The process that becomes the command has started.
 struct Begun {
     signals: Signals,
-    adopting: Adopting,
+    adopting: Option<Adopting>,
     child: Child,
     peer: Peer,
 }
