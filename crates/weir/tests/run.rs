@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -330,7 +330,7 @@ fn signals_reach_the_command() {
     }
     let dir = scratch();
     // None of them comes from a terminal, so each is sent to this one process alone.
-    for engine in ["auto", "watch"] {
+    for engine in ["auto", "watch"].into_iter().filter(|engine| runs(engine)) {
         for (name, signal) in [("TERM", Signal::TERM), ("INT", Signal::INT), ("QUIT", Signal::QUIT)]
         {
             let script =
@@ -345,6 +345,28 @@ fn signals_reach_the_command() {
             let ended = within(Duration::from_secs(120), || child.0.try_wait().unwrap());
             assert_eq!(ended.code(), Some(9), "{engine} {name}");
         }
+    }
+}
+
+/// Whether commands run with this engine here; if not, that is noted.
+#[track_caller]
+fn runs(engine: &str) -> bool {
+    let output = weir(["run", "--engine", engine, "true"]).output().unwrap();
+    if output.status.code() == Some(125) {
+        weir_skip::skip(text(&output));
+        return false;
+    }
+    true
+}
+
+#[test]
+fn a_signal_that_the_command_sends_to_its_group_comes_once() {
+    let dir = scratch();
+    let script = "trap 'n=${n}1' INT; kill -INT 0; sleep 1; echo $n";
+    for engine in ["mount", "watch"].into_iter().filter(|engine| runs(engine)) {
+        let mut command = weir(["run", "--engine", engine, "--path", ".", "sh", "-c", script]);
+        let output = command.current_dir(dir.path()).process_group(0).output().unwrap();
+        assert_eq!(output.stdout, b"1\n", "{engine}: {}", text(&output));
     }
 }
 
@@ -484,7 +506,12 @@ fn where_it_cannot_work_it_says_so() {
 #[test]
 fn a_command_that_has_not_begun_ends_with_125() {
     for engine in ["auto", "mount", "watch"] {
-        for wrong in [["--path", "/no-such-directory"], ["--budget", "3"]] {
+        for wrong in [
+            ["--path", "/no-such-directory"],
+            ["--budget", "3"],
+            ["--budget", "x"],
+            ["--no-such", "1"],
+        ] {
             let mut command = weir(["run", "--engine", engine]);
             let output = command.args(wrong).args(["grep", "-q", "x"]).output().unwrap();
             assert_eq!(output.status.code(), Some(125), "{engine} {wrong:?}: {}", text(&output));
@@ -493,6 +520,8 @@ fn a_command_that_has_not_begun_ends_with_125() {
         let output = command.env("WEIR_LOG", "loud").output().unwrap();
         assert_eq!(output.status.code(), Some(125), "{}", text(&output));
     }
+    assert_eq!(weir(["run"]).output().unwrap().status.code(), Some(125));
+    assert!(weir(["run", "--help"]).output().unwrap().status.success());
 }
 
 #[test]

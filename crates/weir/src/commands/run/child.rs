@@ -1,7 +1,7 @@
 //! The process of the command: its start, its signals, its end.
 
 use super::options::{Args, Engine};
-use super::sender::{tell_apart, was_sent_by_a_process};
+use super::sender::{except_from, tell_apart, was_sent_by_a_process};
 use crate::commands::child_end::{SAME_SIGNAL, ended};
 use crate::commands::stop_signals::ignored;
 use rustix::process::{Pid, Signal, kill_process};
@@ -80,6 +80,7 @@ impl Signals {
     /// Waits for the command, and passes signals on to it.
     pub(super) async fn wait(&mut self, child: &mut Child) -> io::Result<ExitStatus> {
         let pid = Pid::from_child(child);
+        except_from(pid);
         let end = ended(pid);
         tokio::pin!(end);
         loop {

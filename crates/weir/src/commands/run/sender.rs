@@ -4,13 +4,15 @@
 //! sets a bit.
 #![allow(unsafe_code, reason = "tokio does not tell who sent a signal")]
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// The signals that are told apart, and those of them that a process has sent; a bit each.
 static TOLD_APART: AtomicU64 = AtomicU64::new(0);
 static SENT: AtomicU64 = AtomicU64::new(0);
+/// The process whose signals do not count.
+static COMMAND: AtomicI32 = AtomicI32::new(0);
 
 fn bit(signal: Signal) -> u64 {
     1 << signal.as_raw()
@@ -26,7 +28,8 @@ pub(super) fn tell_apart(signal: Signal) -> io::Result<()> {
     if TOLD_APART.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
         let action = move |info: &libc::siginfo_t| {
             // Positive codes are those of the kernel, which acts for the terminal (sigaction(2)).
-            if info.si_code <= 0 {
+            // SAFETY: the other ones are those of signals that processes send: the description names the sender.
+            if info.si_code <= 0 && unsafe { info.si_pid() } != COMMAND.load(Ordering::Acquire) {
                 SENT.fetch_or(bit, Ordering::Release);
             }
         };
@@ -34,6 +37,12 @@ pub(super) fn tell_apart(signal: Signal) -> io::Result<()> {
         unsafe { signal_hook_registry::register_sigaction(signal.as_raw(), action) }?;
     }
     Ok(())
+}
+
+/// This process is the command. It has the signals itself that it sends to its process group, to which this process
+/// belongs, too.
+pub(super) fn except_from(command: Pid) {
+    COMMAND.store(command.as_raw_nonzero().get(), Ordering::Release);
 }
 
 /// Whether a process has sent the signal to this one since the last call; several at once count as one.
@@ -45,11 +54,16 @@ pub(super) fn was_sent_by_a_process(signal: Signal) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parking_lot::Mutex;
     use rustix::process::{getpid, kill_process};
     use std::time::{Duration, Instant};
 
+    /// The tests share what counts as the command.
+    static ALONE: Mutex<()> = Mutex::new(());
+
     #[test]
     fn a_signal_that_a_process_sends_is_told_once() {
+        let _alone = ALONE.lock();
         tell_apart(Signal::URG).unwrap();
         assert!(!was_sent_by_a_process(Signal::URG));
         kill_process(getpid(), Signal::URG).unwrap();
@@ -60,5 +74,20 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(!was_sent_by_a_process(Signal::URG));
+    }
+
+    #[test]
+    fn a_signal_that_the_command_sends_does_not_count() {
+        tell_apart(Signal::WINCH).unwrap();
+        // SAFETY: it takes a number. It returns when this thread has handled the signal.
+        let send = || assert_eq!(unsafe { libc::raise(Signal::WINCH.as_raw()) }, 0);
+        let _alone = ALONE.lock();
+        send();
+        assert!(was_sent_by_a_process(Signal::WINCH));
+        except_from(getpid());
+        send();
+        let was_sent = was_sent_by_a_process(Signal::WINCH);
+        COMMAND.store(0, Ordering::Release);
+        assert!(!was_sent);
     }
 }
