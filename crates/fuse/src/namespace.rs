@@ -22,6 +22,7 @@
 
 use crate::mountpoint::{MountOptions, mount_directly, received};
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive,
     mount_change, unmount,
@@ -30,6 +31,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -204,13 +206,24 @@ fn over(peer: &Peer, path: &Path, at: &Path, flags: MountFlags) -> io::Result<()
 pub fn cover(peer: &Peer, paths: &[PathBuf]) -> io::Result<()> {
     let here = std::env::current_dir()?;
     enter()?;
+    // A descriptor for each mount below a path.
+    let _raised = MoreDescriptors::allow();
     // All of them before the first one is covered: it would hide the file systems below it.
     let mut places = BTreeMap::new();
     for mounted in mounts() {
-        let is_below = paths.iter().any(|path| mounted.path.starts_with(path));
+        if !paths.iter().any(|path| mounted.path.starts_with(path)) {
+            continue;
+        }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        if is_below && let Ok(root) = rustix::fs::open(&mounted.path, flags, Mode::empty()) {
-            places.insert(mounted.path.clone(), Place::Below(mounted, root));
+        match rustix::fs::open(&mounted.path, flags, Mode::empty()) {
+            Ok(root) => {
+                places.insert(mounted.path.clone(), Place::Below(mounted, root));
+            }
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+                return Err(naming(&mounted.path, &error.into()));
+            }
+            // It is hidden or broken, or its server does not answer: this user does not reach it, either.
+            Err(_) => {}
         }
     }
     places.extend(paths.iter().map(|path| (path.clone(), Place::Asked(refusals_at(path)))));
@@ -236,6 +249,26 @@ pub fn cover(peer: &Peer, paths: &[PathBuf]) -> io::Result<()> {
     }
     // From the root, so that it leads to what is mounted now.
     std::env::set_current_dir(&here)
+}
+
+/// The soft limit of open files is the hard one until this is dropped: the program gets the limit from before.
+struct MoreDescriptors(Rlimit);
+
+impl MoreDescriptors {
+    fn allow() -> Self {
+        let before = getrlimit(Resource::Nofile);
+        let raised = Rlimit { current: before.maximum, maximum: before.maximum };
+        // If it fails, the limit may suffice.
+        let _ = setrlimit(Resource::Nofile, raised);
+        Self(before)
+    }
+}
+
+impl Drop for MoreDescriptors {
+    fn drop(&mut self) {
+        // It was allowed before.
+        let _ = setrlimit(Resource::Nofile, self.0);
+    }
 }
 
 /// A place to mount something on.

@@ -70,16 +70,29 @@ fn file_systems_below_a_path_are_there() {
 }
 
 #[test]
+fn more_file_systems_below_a_path_than_open_files_are_there() {
+    let dir = scratch();
+    let script = "for n in $(seq 80); do
+            mkdir -p tree/$n; mount -t tmpfs none tree/$n || exit 77; echo $n > tree/$n/file
+        done
+        ulimit -Sn 64
+        $0 run --engine mount --path tree sh -c 'cat tree/*/file | wc -l; ulimit -Sn'";
+    let Some(output) = in_namespace(dir.path(), script) else { return };
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "80\n64\n", "{}", text(&output));
+}
+
+#[test]
 fn what_is_unmounted_beside_a_command_is_not_kept_by_it() {
     let dir = scratch();
-    // Pipes: each end waits for the other one.
+    // Pipes, open at both ends here: no write to one waits.
     let script = "mkdir stick data; mkfifo up go; mount -t tmpfs none stick || exit 77
+        exec 3<> up 4<> go
         { \"$0\" run --engine mount --path data sh -c '
             grep -c \"/stick \" /proc/self/mountinfo > up; read go < go; grep \"/stick \" /proc/self/mountinfo; true' ||
-            echo failed > up; } &
-        read before < up; [ $before = 1 ]; umount stick; echo > go; wait $!; echo done";
+            { echo failed; echo failed > up; }; } &
+        read before <&3; umount stick || echo busy; echo >&4; wait $!; echo $before";
     let Some(output) = in_namespace(dir.path(), script) else { return };
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{}", text(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n", "{}", text(&output));
 }
 
 /// The kernel reports a failed write once, and then its page is clean.
