@@ -49,13 +49,21 @@ pub(super) fn run(args: &Args, paths: &[PathBuf], watch: Option<Arc<Watch>>) -> 
         Err(failure) => return Ok(Err(failure)),
     };
     let stage = stage.as_ref().map(|Stage(dir)| dir.as_path());
+    let mut raised = None;
     let ran = runtime.block_on(async {
         match Begun::new(args, paths, stage) {
-            Ok(begun) => serve(begun, watch).await,
+            Ok(begun) => {
+                // The command, which has started, keeps its own limits. Each file that it has open is also open here,
+                // and what it writes is written here.
+                raised = Some((descriptors::raise(), file_size_limit::raise()));
+                serve(begun, watch).await
+            }
             Err(failure) => Ok(Err(failure)),
         }
     });
+    // After a signal, the files may still be served until here.
     runtime.shutdown_timeout(LAST_CALLS);
+    drop(raised);
     ran
 }
 
@@ -138,9 +146,6 @@ impl Begun {
 
 async fn serve(begun: Begun, watch: Option<Arc<Watch>>) -> Result<Ran> {
     let Begun { cache, settings, needed, mut signals, mut child, peer } = begun;
-    // The command, which has started, keeps its own limits. Each file that it has open is also open here, and what it
-    // writes is written here.
-    let _raised = (descriptors::raise(), file_size_limit::raise());
     let has_ended = Arc::new(AtomicBool::new(false));
     let hidden = Arc::new(Mutex::new(Vec::new()));
     let mut served = Served {
