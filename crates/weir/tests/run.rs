@@ -510,7 +510,7 @@ fn a_command_that_has_not_begun_ends_with_125() {
             ["--path", "/no-such-directory"],
             ["--budget", "3"],
             ["--budget", "x"],
-            ["--no-such", "1"],
+            ["--cached", "--uncached"],
         ] {
             let mut command = weir(["run", "--engine", engine]);
             let output = command.args(wrong).args(["grep", "-q", "x"]).output().unwrap();

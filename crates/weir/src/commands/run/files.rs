@@ -506,8 +506,10 @@ mod tests {
     fn what_cannot_be_written_is_not_dropped_by_a_round() {
         let files = Files::new(Vec::new(), 0, None);
         let (_, pipe) = std::io::pipe().unwrap();
-        let mut cached = tempfile::tempfile().unwrap();
-        cached.write_all(&[1; 4096]).unwrap();
+        // A file without a name would not count.
+        let mut named = tempfile::NamedTempFile::new().unwrap();
+        named.write_all(&[1; 4096]).unwrap();
+        let cached = named.as_file().try_clone().unwrap();
         // What is new exceeds the budget.
         for (number, file) in [(1, File::from(OwnedFd::from(pipe))), (2, cached)] {
             let before = Before { ranges: Vec::new(), unknown_from: None };
