@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 /// The signals that are told apart, and those of them that a process has sent; a bit each.
 static TOLD_APART: AtomicU64 = AtomicU64::new(0);
 static SENT: AtomicU64 = AtomicU64::new(0);
-/// The process whose signals do not count.
-static COMMAND: AtomicI32 = AtomicI32::new(0);
+/// The process whose signals do not count. A sender that this PID namespace does not show is 0.
+static COMMAND: AtomicI32 = AtomicI32::new(NO_COMMAND);
+const NO_COMMAND: i32 = -1;
 
 fn bit(signal: Signal) -> u64 {
     1 << signal.as_raw()
@@ -87,7 +88,7 @@ mod tests {
         except_from(getpid());
         send();
         let was_sent = was_sent_by_a_process(Signal::WINCH);
-        COMMAND.store(0, Ordering::Release);
+        COMMAND.store(NO_COMMAND, Ordering::Release);
         assert!(!was_sent);
     }
 }
