@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   outside (serves)                                 inside (becomes the program)
-//!                                                    enter: namespace, private mounts
+//!                                                    enter: namespace, mounts of its own
 //!        <------- connection for a directory -------  over: mount a connection on it
 //!        -------- served ------------------------->
 //!                        ... each directory ...
@@ -22,6 +22,7 @@
 
 use crate::mountpoint::{MountOptions, mount_directly, received};
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive,
     mount_change, unmount,
@@ -30,7 +31,9 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -174,8 +177,9 @@ fn enter() -> io::Result<()> {
         std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
         std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
     }
-    // What is mounted from here on is seen in this namespace alone.
-    Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?)
+    // What is mounted from here on is seen in this namespace alone. What is unmounted outside of it is unmounted here,
+    // too: otherwise, the file system would stay in use, perhaps with data that is not written.
+    Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM)?)
 }
 
 /// Mounts a connection on `at`, over what `path` names, with these flags, and waits until it is served.
@@ -195,21 +199,101 @@ fn over(peer: &Peer, path: &Path, at: &Path, flags: MountFlags) -> io::Result<()
     })
 }
 
-/// Mounts connections over `paths`, in a namespace of this process.
+/// Mounts connections over `paths`, in a namespace of this process, and again what is mounted below them.
 ///
 /// # Errors
 /// The kernel, or the container that this process runs in, refuses a namespace; or a path cannot be served.
 pub fn cover(peer: &Peer, paths: &[PathBuf]) -> io::Result<()> {
     let here = std::env::current_dir()?;
     enter()?;
+    // A descriptor for each mount below a path.
+    let _raised = MoreDescriptors::allow();
     // All of them before the first one is covered: it would hide the file systems below it.
-    let refusals: Vec<_> = paths.iter().map(|path| refusals_at(path)).collect();
-    for (path, flags) in paths.iter().zip(refusals) {
-        let mounted = flags.and_then(|flags| over(peer, path, path, flags));
-        mounted.map_err(|error| naming(path, &error))?;
+    let mut places = BTreeMap::new();
+    for mounted in mounts() {
+        if !paths.iter().any(|path| mounted.path.starts_with(path)) {
+            continue;
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::open(&mounted.path, flags, Mode::empty()) {
+            Ok(root) => {
+                places.insert(mounted.path.clone(), Place::Below(mounted, root));
+            }
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+                return Err(naming(&mounted.path, &error.into()));
+            }
+            // It is hidden or broken, or its server does not answer: this user does not reach it, either.
+            Err(_) => {}
+        }
+    }
+    places.extend(paths.iter().map(|path| (path.clone(), Place::Asked(refusals_at(path)))));
+    // What is above comes first. Whether each came with what is mounted below it.
+    let mut done: Vec<(&Path, bool)> = Vec::new();
+    for (path, place) in &places {
+        let above = done.iter().rfind(|(above, _)| path.starts_with(above));
+        let is_there = above.is_some_and(|(_, is_whole)| *is_whole);
+        let is_whole = match place {
+            Place::Asked(flags) => {
+                let flags = flags.as_ref().map_err(|error| naming(path, error))?;
+                over(peer, path, path, *flags).map_err(|error| naming(path, &error))?;
+                false
+            }
+            // A mount may hide the directory that this one is on.
+            Place::Below(..) if is_there || !path.exists() => continue,
+            Place::Below(mounted, root) => {
+                let from = format!("/proc/self/fd/{}", root.as_raw_fd());
+                again(peer, mounted, Path::new(&from), path)?
+            }
+        };
+        done.push((path, is_whole));
     }
     // From the root, so that it leads to what is mounted now.
     std::env::set_current_dir(&here)
+}
+
+/// The soft limit of open files is the hard one until this is dropped: the program gets the limit from before.
+struct MoreDescriptors(Rlimit);
+
+impl MoreDescriptors {
+    fn allow() -> Self {
+        let before = getrlimit(Resource::Nofile);
+        let raised = Rlimit { current: before.maximum, maximum: before.maximum };
+        // If it fails, the limit may suffice.
+        let _ = setrlimit(Resource::Nofile, raised);
+        Self(before)
+    }
+}
+
+impl Drop for MoreDescriptors {
+    fn drop(&mut self) {
+        // It was allowed before.
+        let _ = setrlimit(Resource::Nofile, self.0);
+    }
+}
+
+/// A place to mount something on.
+enum Place {
+    /// A path to serve, and what its file system refuses.
+    Asked(io::Result<MountFlags>),
+    /// A mount below such a path, and its root directory.
+    Below(Mounted, OwnedFd),
+}
+
+/// Mounts on `at` what is mounted already, and reached by `from`: behind a connection, if it holds files of users;
+/// otherwise as it is. Returns whether what is mounted below came along.
+fn again(peer: &Peer, mounted: &Mounted, from: &Path, at: &Path) -> io::Result<bool> {
+    let Mounted { path, kind, refusals } = mounted;
+    let has_files = WITH_FILES.contains(&kind.as_str()) && at.is_dir();
+    if has_files && over(peer, path, at, *refusals).is_ok() {
+        return Ok(false);
+    }
+    // As it is, if this user cannot serve it, either: alone, or with what is mounted below. Only the latter
+    // works in a namespace of users, and without a word to a server that may not answer.
+    let is_whole = has_files || asks_a_server(kind) || mount_bind(from, at).is_err();
+    if is_whole {
+        mount_bind_recursive(from, at).map_err(|error| naming(path, &error.into()))?;
+    }
+    Ok(is_whole)
 }
 
 /// File systems that hold files of the machine's users, and keep them in the kernel's page cache.
@@ -254,24 +338,15 @@ pub fn cover_all(peer: &Peer, stage: &Path) -> io::Result<()> {
             }
         }
     }
-    for Mounted { path, kind, refusals } in &mounts {
+    for mounted in &mounts {
+        let path = &mounted.path;
         let is_done = as_they_are.iter().any(|dir| path.starts_with(dir));
         if path == root || is_done || path.starts_with(stage) {
             continue;
         }
         let at = inside(path);
         // A mount may hide the directory that this one is on.
-        if !at.exists() {
-            continue;
-        }
-        let has_files = WITH_FILES.contains(&kind.as_str()) && at.is_dir();
-        if has_files && over(peer, path, &at, *refusals).is_ok() {
-            continue;
-        }
-        // As it is, if this user cannot serve it, either: alone, or with what is mounted below. Only the latter
-        // works in a namespace of users, and without a word to a server that may not answer.
-        if has_files || asks_a_server(kind) || mount_bind(path, &at).is_err() {
-            mount_bind_recursive(path, &at).map_err(|error| naming(path, &error.into()))?;
+        if at.exists() && again(peer, mounted, path, &at)? {
             as_they_are.push(path.clone());
         }
     }

@@ -22,6 +22,8 @@ const WARM_BYTES: usize = 1 << 20;
 const OVERLAY_MAGIC: rustix::fs::FsWord = 0x794c_7630;
 /// Bytes that are mapped at a time to look at their pages.
 const WINDOW_BYTES: u64 = 1 << 30;
+/// An offset that no file reaches.
+const BEHIND_ALL_PAGES: i64 = 1 << 62;
 /// Most ranges reported, so that a file with every other page cached costs bounded memory and time.
 const MOST_RANGES: usize = 64 << 10;
 
@@ -78,7 +80,7 @@ pub fn resident_in_layers(file: &File, size: u64) -> Option<u64> {
 }
 
 /// Whether the pages of a file are those of a file in another file system, which cachestat does not count.
-fn is_stacked(file: &File) -> bool {
+pub fn is_stacked(file: &File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|system| system.f_type == OVERLAY_MAGIC)
 }
 
@@ -126,26 +128,55 @@ fn pages_in_memory(file: &File, start: u64, len: u64) -> Option<Vec<u8>> {
 
 /// Has the kernel start to write a file's dirty pages, without waiting for them.
 pub fn start_writing(file: &File) {
-    // SAFETY: it takes numbers only. If it fails, `write_out` writes the pages.
-    unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+    // If it fails, `write_out` writes the pages.
+    let _ = sync_range(file, 0, 0, libc::SYNC_FILE_RANGE_WRITE);
+}
+
+/// Has the kernel report a write of the file that has failed, without waiting for those in progress. If only a sync
+/// tells, as for stacked files ([`is_stacked`]), the file is synced.
+///
+/// # Errors
+/// As [`write_out`].
+pub fn earlier_writes(file: &File) -> io::Result<()> {
+    // The first call does nothing but tell whether it exists here, as in `write_out`.
+    match is_stacked(file) || sync_range(file, 0, 0, 0).is_err() {
+        true => file.sync_data(),
+        // No page is there to wait for.
+        false => sync_range(file, BEHIND_ALL_PAGES, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE),
+    }
 }
 
 /// Writes a file's dirty pages, so that the kernel can drop them, and waits until it is done. The file is not
 /// durable thereby.
 ///
 /// # Errors
-/// The file cannot be written.
+/// The file cannot be written, or what was written before could not be. The kernel reports that once: a second call
+/// may succeed, and so may the sync of a program that opens the file later.
 pub fn write_out(file: &File) -> io::Result<()> {
-    if !is_stacked(file) {
-        let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
-            | libc::SYNC_FILE_RANGE_WRITE
-            | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-        // SAFETY: it takes numbers only.
-        if unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } == 0 {
-            return Ok(());
+    // Its result tells whether the call exists here: the result of one that waits may be the only report of a loss.
+    let begun = match is_stacked(file) {
+        true => Err(Errno::NOTSUP.into()),
+        false => sync_range(file, 0, 0, libc::SYNC_FILE_RANGE_WRITE),
+    };
+    let Err(error) = begun else {
+        let waits = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        return sync_range(file, 0, 0, waits | libc::SYNC_FILE_RANGE_WRITE);
+    };
+    match Errno::from_io_error(&error) {
+        Some(Errno::NOSYS | Errno::NOTSUP | Errno::INVAL | Errno::SPIPE | Errno::PERM) => {
+            file.sync_data()
         }
+        _ => Err(error),
     }
-    file.sync_data()
+}
+
+/// sync_file_range(2): to the end of the file, if `len` is 0.
+fn sync_range(file: &File, start: i64, len: i64, flags: libc::c_uint) -> io::Result<()> {
+    // SAFETY: it takes numbers only.
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), start, len, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Has the kernel drop the clean pages of a range that no program maps; `None` for its end is that of the file.

@@ -2,7 +2,8 @@
 //!
 //! Exit codes: 0 success; 1 failure (reported on standard error); 2 invalid command line. A command that a signal to
 //! stop interrupts ends by that signal, which shells show as 128 and its number. `weir lock` and `weir run` exit with
-//! the code of the command that they run, or end by the signal to stop that ended it.
+//! the code of the command that they run, or end by the signal to stop that ended it; `weir run` with 125
+//! if it has not run the command.
 
 use crate::by_signal::end_by;
 use crate::commands::{
@@ -80,10 +81,16 @@ impl Command {
 
 /// Parses the command line, runs the command, and reports its failure.
 pub(crate) fn main() -> ExitCode {
-    let command = Cli::parse_from(find::spelled(
-        mount_helper::spelled(std::env::args_os().collect()).into_iter(),
-    ))
-    .command;
+    let args = find::spelled(mount_helper::spelled(std::env::args_os().collect()).into_iter());
+    let command = match Cli::try_parse_from(&args) {
+        Ok(cli) => cli.command,
+        // The program that it does not run may have a meaning of its own for 2.
+        Err(error) if error.use_stderr() && args.get(1).is_some_and(|command| command == "run") => {
+            let _ = error.print();
+            return ExitCode::from(run::NOT_RUN);
+        }
+        Err(error) => error.exit(),
+    };
     let log = match &command {
         Command::Serve(args) => args.log(),
         Command::Mount(args) => args.log(),
@@ -91,7 +98,12 @@ pub(crate) fn main() -> ExitCode {
         _ => "warn",
     };
     let prints = command.prints();
-    let ended = log_messages(log).and_then(|()| run(command)).and_then(|ended| match ended {
+    let logging = log_messages(log);
+    if let (Command::Run(_), Err(failure)) = (&command, &logging) {
+        complain(failure);
+        return ExitCode::from(run::NOT_RUN);
+    }
+    let ended = logging.and_then(|()| run(command)).and_then(|ended| match ended {
         Ended::Done if prints => end_output().map(|()| ended),
         _ => Ok(ended),
     });

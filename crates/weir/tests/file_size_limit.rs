@@ -67,3 +67,35 @@ fn a_copy_beyond_the_limit_fails_and_says_why() {
     assert_eq!(output.status.code(), Some(1), "{:?} {}", output.status, text(&output));
     assert!(text(&output).contains("too large"), "{}", text(&output));
 }
+
+/// `weir run` writes for the command, to which the kernel applies the limit of the command.
+#[test]
+fn a_run_outlives_what_its_command_may_write() {
+    let dir = scratch();
+    let run = |script: &str| {
+        let options = ["--engine", "mount", "--path", ".", "--compare", "--json"];
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -Sf 64; exec \"$0\" run \"$@\"", env!("CARGO_BIN_EXE_weir")]);
+        command.args(options).args(["sh", "-c", script]).current_dir(dir.path());
+        command.output().unwrap()
+    };
+    let script = "{ ulimit -Sf; grep SigIgn /proc/self/status; } >> limits; ulimit -Sf unlimited
+        head -c 1000000 /dev/zero > file";
+    let output = run(script);
+    if output.status.code() == Some(125) {
+        return weir_skip::skip(text(&output));
+    }
+    assert_eq!(output.status.code(), Some(0), "{:?} {}", output.status, text(&output));
+    assert_eq!(fs::metadata(dir.path().join("file")).unwrap().len(), 1_000_000);
+    // The second run, without Weir, starts as the first one did.
+    let report: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(report["plain"]["exit_code"], 0, "{report}");
+    let limits = fs::read_to_string(dir.path().join("limits")).unwrap();
+    let lines: Vec<_> = limits.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (4, "64"), "{limits}");
+    assert_eq!(lines[..2], lines[2..], "{limits}");
+    // Its own limit holds.
+    let output = run("head -c 1000000 /dev/zero > small; exit $?");
+    assert_eq!(output.status.code(), Some(128 + libc::SIGXFSZ), "{}", text(&output));
+    assert!(fs::metadata(dir.path().join("small")).unwrap().len() <= 64 * 1024);
+}

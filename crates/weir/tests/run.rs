@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -114,6 +114,19 @@ fn what_it_reads_and_writes_stays_out_of_the_kernels_cache() {
     // The comparison has read both; before it, at most 1 % of what was moved had come in.
     let after = report["kernel_cache_bytes_after"].as_u64().unwrap();
     assert!(after <= before + bytes / 100, "{before} before: {report}");
+}
+
+#[test]
+fn the_root_directory_as_a_path_is_all_files() {
+    let Some((_scratch, dir)) = directory() else { return };
+    fs::write(dir.join("data"), vec![5; MIB]).unwrap();
+    for paths in [&["--path", "/"][..], &["--path", ".", "--path", "/"]] {
+        let output = run(&dir, &[paths, &["--report", "--json", "cat", "data"]].concat());
+        assert!(output.status.success(), "{}", text(&output));
+        assert_eq!(output.stdout.len(), MIB);
+        let report: Value = serde_json::from_slice(&output.stderr).unwrap();
+        assert!(report["read_bytes"].as_u64().unwrap() >= MIB as u64, "{report}");
+    }
 }
 
 #[test]
@@ -316,15 +329,45 @@ fn signals_reach_the_command() {
         return;
     }
     let dir = scratch();
-    let script = "trap 'echo got; exit 9' TERM; echo ready; while :; do sleep 0.05; done";
-    let mut command = weir(["run", "--path", ".", "sh", "-c", script]);
-    let mut child = command.current_dir(dir.path()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "ready");
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    assert_eq!(lines.next().unwrap().unwrap(), "got");
-    let ended = within(Duration::from_secs(120), || child.try_wait().unwrap());
-    assert_eq!(ended.code(), Some(9));
+    // None of them comes from a terminal, so each is sent to this one process alone.
+    for engine in ["auto", "watch"].into_iter().filter(|engine| runs(engine)) {
+        for (name, signal) in [("TERM", Signal::TERM), ("INT", Signal::INT), ("QUIT", Signal::QUIT)]
+        {
+            let script =
+                format!("trap 'echo got; exit 9' {name}; echo ready; while :; do sleep 0.05; done");
+            let mut command = weir(["run", "--engine", engine, "--path", ".", "sh", "-c", &script]);
+            command.current_dir(dir.path()).stdout(Stdio::piped());
+            let mut child = Killed(command.spawn().unwrap());
+            let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+            assert_eq!(lines.next().unwrap().unwrap(), "ready");
+            kill_process(Pid::from_child(&child.0), signal).unwrap();
+            assert_eq!(lines.next().unwrap().unwrap(), "got");
+            let ended = within(Duration::from_secs(120), || child.0.try_wait().unwrap());
+            assert_eq!(ended.code(), Some(9), "{engine} {name}");
+        }
+    }
+}
+
+/// Whether commands run with this engine here; if not, that is noted.
+#[track_caller]
+fn runs(engine: &str) -> bool {
+    let output = weir(["run", "--engine", engine, "true"]).output().unwrap();
+    if output.status.code() == Some(125) {
+        weir_skip::skip(text(&output));
+        return false;
+    }
+    true
+}
+
+#[test]
+fn a_signal_that_the_command_sends_to_its_group_comes_once() {
+    let dir = scratch();
+    let script = "trap 'n=${n}1' INT; kill -INT 0; sleep 1; echo $n";
+    for engine in ["mount", "watch"].into_iter().filter(|engine| runs(engine)) {
+        let mut command = weir(["run", "--engine", engine, "--path", ".", "sh", "-c", script]);
+        let output = command.current_dir(dir.path()).process_group(0).output().unwrap();
+        assert_eq!(output.stdout, b"1\n", "{engine}: {}", text(&output));
+    }
 }
 
 /// As under nohup(1), and in the background of a script.
@@ -457,6 +500,45 @@ fn where_it_cannot_work_it_says_so() {
         Some(1 | 77) => weir_skip::skip("namespaces cannot be limited here"),
         code => assert_eq!(code, Some(0), "{}", text(&output)),
     }
+}
+
+/// Other codes have a meaning for the program: 1 is "no match" of grep(1).
+#[test]
+fn a_command_that_has_not_begun_ends_with_125() {
+    for engine in ["auto", "mount", "watch"] {
+        for wrong in [
+            ["--path", "/no-such-directory"],
+            ["--budget", "3"],
+            ["--budget", "x"],
+            ["--cached", "--uncached"],
+        ] {
+            let mut command = weir(["run", "--engine", engine]);
+            let output = command.args(wrong).args(["grep", "-q", "x"]).output().unwrap();
+            assert_eq!(output.status.code(), Some(125), "{engine} {wrong:?}: {}", text(&output));
+        }
+        let mut command = weir(["run", "--engine", engine, "true"]);
+        let output = command.env("WEIR_LOG", "loud").output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{}", text(&output));
+    }
+    assert_eq!(weir(["run"]).output().unwrap().status.code(), Some(125));
+    assert!(weir(["run", "--help"]).output().unwrap().status.success());
+}
+
+#[test]
+fn without_a_place_for_its_root_directory_a_command_is_watched() {
+    let run = |engine: &str| {
+        let mut command = weir(["run", "--report", "--json", "--engine", engine, "true"]);
+        command.env("TMPDIR", "/no-such-directory").output().unwrap()
+    };
+    assert_eq!(run("mount").status.code(), Some(125));
+    let watched = run("watch");
+    if watched.status.code() == Some(125) {
+        return weir_skip::skip(text(&watched));
+    }
+    let output = run("auto");
+    assert!(output.status.success(), "{}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(report["engine"], "watch", "{report}");
 }
 
 /// A thread of the killed process may wait in the kernel for a page that another program reads; then only the guard

@@ -3,12 +3,13 @@
 mod common;
 
 use common::{as_ordinary_user, give_to_ordinary_user, scratch, text, weir, within};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::cell::Cell;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 use weir_tools::kernel_cache::{evict, resident_bytes};
 
@@ -192,6 +193,43 @@ fn it_watches_what_the_command_left_behind() {
     let output = watch(dir.path(), &["sh", "-c", script]);
     assert!(output.status.success(), "{}", text(&output));
     assert_eq!(fs::read_to_string(dir.path().join("late")).unwrap(), "late\n");
+}
+
+/// Before Linux 6.11, the end of a process that is not reaped is not seen, and `weir run` becomes the parent of each.
+#[test]
+fn what_the_command_left_behind_is_reaped() {
+    if !is_possible() {
+        return;
+    }
+    let script =
+        "for n in 1 2 3; do (sleep 1000 > /dev/null 2>&1 & echo $!); done; echo $$; read go";
+    let mut command = weir(["run", "--engine", "watch", "sh", "-c", script]);
+    let mut outside = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(outside.stdout.take().unwrap()).lines();
+    let pids: Vec<i32> = lines.take(4).map(|line| line.unwrap().parse().unwrap()).collect();
+    let [first, second, third, command] = pids[..] else { panic!("{pids:?}") };
+    let weir = outside.id();
+    // pid (name) state parent ...
+    let parent = |pid: i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse::<u32>().ok()
+    };
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    let version: (u32, u32) = (numbers.next().unwrap(), numbers.next().unwrap());
+    let adopts = version < (6, 11);
+    let end = |pid: i32| {
+        within(LIMIT, || (!adopts || parent(pid) == Some(weir)).then_some(()));
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+        within(LIMIT, || (!adopts || parent(pid).is_none()).then_some(()));
+    };
+    end(first);
+    outside.stdin.take().unwrap().write_all(b"\n").unwrap();
+    within(LIMIT, || parent(command).is_none().then_some(()));
+    end(second);
+    assert!(outside.try_wait().unwrap().is_none(), "it waits for the last one");
+    kill_process(Pid::from_raw(third).unwrap(), Signal::KILL).unwrap();
+    assert!(within(LIMIT, || outside.try_wait().unwrap()).success());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The process of the command: its start, its signals, its end.
 
 use super::options::{Args, Engine};
+use super::sender::{except_from, tell_apart, was_sent_by_a_process};
 use crate::commands::child_end::{SAME_SIGNAL, ended};
 use crate::commands::stop_signals::ignored;
 use rustix::process::{Pid, Signal, kill_process};
@@ -44,26 +45,34 @@ pub(super) struct Signals {
 /// A signal that this process does not end by.
 struct Heard {
     signal: unix::Signal,
-    /// What the command gets.
-    to: Option<Signal>,
+    /// The same.
+    kind: Signal,
     asks_to_stop: bool,
+}
+
+/// The terminal sends these to the command, too. Others may send them to this process alone.
+fn comes_from_a_terminal(signal: Signal) -> bool {
+    matches!(signal, Signal::INT | Signal::QUIT)
 }
 
 impl Signals {
     pub(super) fn new() -> Result<Self> {
         let kinds = [
-            // The terminal sends these to the command, too.
-            (SignalKind::interrupt(), None, true),
-            (SignalKind::quit(), None, true),
-            (SignalKind::hangup(), Some(Signal::HUP), true),
-            (SignalKind::terminate(), Some(Signal::TERM), true),
-            (SignalKind::user_defined1(), Some(Signal::USR1), false),
-            (SignalKind::user_defined2(), Some(Signal::USR2), false),
+            (Signal::INT, true),
+            (Signal::QUIT, true),
+            (Signal::HUP, true),
+            (Signal::TERM, true),
+            (Signal::USR1, false),
+            (Signal::USR2, false),
         ];
         let is_ignored = ignored();
-        let listen =
-            |(kind, to, asks_to_stop)| Ok(Heard { signal: signal(kind)?, to, asks_to_stop });
-        let heard = kinds.into_iter().filter(|(kind, ..)| !is_ignored(kind.as_raw_value()));
+        let listen = |(kind, asks_to_stop): (Signal, bool)| {
+            if comes_from_a_terminal(kind) {
+                tell_apart(kind)?;
+            }
+            Ok(Heard { signal: signal(SignalKind::from_raw(kind.as_raw()))?, kind, asks_to_stop })
+        };
+        let heard = kinds.into_iter().filter(|(kind, _)| !is_ignored(kind.as_raw()));
         let all = heard.map(listen).collect::<io::Result<_>>();
         Ok(Self { all: all.asked(|| "listen to signals".into())? })
     }
@@ -71,6 +80,7 @@ impl Signals {
     /// Waits for the command, and passes signals on to it.
     pub(super) async fn wait(&mut self, child: &mut Child) -> io::Result<ExitStatus> {
         let pid = Pid::from_child(child);
+        except_from(pid);
         let end = ended(pid);
         tokio::pin!(end);
         loop {
@@ -111,13 +121,16 @@ impl Signals {
 
     /// The next signal: what the command gets, and whether it asks to stop.
     async fn next(&mut self) -> (Option<Signal>, bool) {
-        poll_fn(|context| {
+        let (kind, asks_to_stop) = poll_fn(|context| {
             let mut all = self.all.iter_mut();
             let came = all.find_map(|heard| {
-                heard.signal.poll_recv(context).is_ready().then_some((heard.to, heard.asks_to_stop))
+                let is_ready = heard.signal.poll_recv(context).is_ready();
+                is_ready.then_some((heard.kind, heard.asks_to_stop))
             });
             came.map_or(Poll::Pending, Poll::Ready)
         })
-        .await
+        .await;
+        let has_it = comes_from_a_terminal(kind) && !was_sent_by_a_process(kind);
+        ((!has_it).then_some(kind), asks_to_stop)
     }
 }

@@ -6,6 +6,9 @@
 //! 3. At most `most` files are open here. The one that was opened least recently is finished when there are more:
 //!    its pages are written and dropped, and it is closed.
 //! 4. The table's lock is not held during a system call that may wait.
+//! 5. The kernel reports a failed write once, and that report may reach this process alone; then, the page is clean.
+//!    So before pages of a file are dropped, the kernel is asked for it. A report is kept for the end, and the file's
+//!    pages stay: they may be the only copy of the data.
 
 use super::report::Watch;
 use parking_lot::Mutex;
@@ -22,8 +25,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use weir_tools::failure::{Asked, Failure};
 use weir_tools::kernel_cache::{
-    drop_range, resident_in_layers, resident_ranges, start_writing, write_out,
+    drop_range, earlier_writes, is_stacked, resident_in_layers, resident_ranges, start_writing,
+    write_out,
 };
 use weir_tools::opens::{Call, Open};
 
@@ -37,6 +42,8 @@ const APPEARS_WITHIN: Duration = Duration::from_secs(2);
 /// Looks for a created file before it is left to the rounds, and the time between them.
 const LOOKS: usize = 5;
 const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
+/// Most files that are named of those that could not be written.
+const MOST_NAMED: usize = 16;
 
 /// File systems without pages of their own in the kernel's cache, or whose files are no data; and FUSE, which the
 /// command itself may serve.
@@ -69,6 +76,7 @@ pub(super) struct Files {
     table: Mutex<Table>,
     evicted: AtomicU64,
     unseen: AtomicU64,
+    unwritten: Mutex<Unwritten>,
 }
 
 #[derive(Default)]
@@ -109,6 +117,14 @@ pub(super) struct Created {
 pub(super) struct Totals {
     pub(super) evicted: u64,
     pub(super) unseen: u64,
+    pub(super) unwritten: Unwritten,
+}
+
+/// Files that could not be written.
+#[derive(Default)]
+pub(super) struct Unwritten {
+    named: Vec<Failure>,
+    more: u64,
 }
 
 impl Files {
@@ -124,6 +140,7 @@ impl Files {
             table: Mutex::default(),
             evicted: AtomicU64::new(0),
             unseen: AtomicU64::new(0),
+            unwritten: Mutex::default(),
         }
     }
 
@@ -288,7 +305,12 @@ impl Files {
             new += tracked.new_bytes(metadata.len());
         }
         if new > self.budget {
-            for (_, tracked) in &files {
+            for (key, tracked) in &files {
+                if let Err(error) = tracked.settled() {
+                    self.table.lock().remove(key);
+                    self.could_not_write(tracked, error);
+                    continue;
+                }
                 self.drop_new(tracked);
             }
         }
@@ -312,24 +334,35 @@ impl Files {
             self.finish(file);
         }
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Totals { evicted: load(&self.evicted), unseen: load(&self.unseen) }
+        let unwritten = std::mem::take(&mut *self.unwritten.lock());
+        Totals { evicted: load(&self.evicted), unseen: load(&self.unseen), unwritten }
     }
 
     /// Writes and drops the pages of a file; twice, if the kernel was still busy with some of them.
     fn finish(&self, tracked: &Tracked) {
-        if !self.write_and_drop(tracked) {
-            self.write_and_drop(tracked);
+        for _ in 0..2 {
+            if tracked.writes.load(Ordering::Relaxed)
+                && let Err(error) = write_out(&tracked.file)
+            {
+                return self.could_not_write(tracked, error);
+            }
+            if self.drop_new(tracked) {
+                return;
+            }
         }
     }
 
-    fn write_and_drop(&self, tracked: &Tracked) -> bool {
-        if tracked.writes.load(Ordering::Relaxed)
-            && let Err(error) = write_out(&tracked.file)
-        {
-            // The program that wrote them gets the error by its own fsync.
-            tracing::warn!(%error, "cannot write a file's pages, so they stay in the cache");
+    /// Keeps a report (5), unless the file has no name any more, so that its data is not missed.
+    fn could_not_write(&self, tracked: &Tracked, error: std::io::Error) {
+        if tracked.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0) {
+            return;
         }
-        self.drop_new(tracked)
+        let link = format!("/proc/self/fd/{}", tracked.file.as_raw_fd());
+        let path = std::fs::read_link(link).unwrap_or_default();
+        if let Err(failure) = Err::<(), _>(error).asked(|| format!("write out {}", path.display()))
+        {
+            self.unwritten.lock().add(failure);
+        }
     }
 
     /// Drops the clean pages of a file that were not cached before. Returns whether none is left.
@@ -348,6 +381,24 @@ impl Files {
     }
 }
 
+impl Unwritten {
+    fn add(&mut self, failure: Failure) {
+        match self.named.len() < MOST_NAMED {
+            true => self.named.push(failure),
+            false => self.more += 1,
+        }
+    }
+
+    /// A failure for each file that is named, and one for the others.
+    pub(super) fn failures(self) -> Vec<Failure> {
+        let further = |count| {
+            Failure::new("write out further files", format!("{count} of them could not be written"))
+        };
+        let further = (self.more > 0).then(|| further(self.more));
+        self.named.into_iter().chain(further).collect()
+    }
+}
+
 impl Table {
     fn take_oldest(&mut self) -> Option<Arc<Tracked>> {
         let age = |file: &Arc<Tracked>| file.used.load(Ordering::Relaxed);
@@ -363,6 +414,17 @@ impl Table {
 }
 
 impl Tracked {
+    /// Tells of a write of the file that has failed (5).
+    fn settled(&self) -> std::io::Result<()> {
+        let size = || self.file.metadata().map_or(0, |metadata| metadata.len());
+        // For a stacked file this takes a sync, which is made only if there are pages to drop then.
+        let is_due = || !is_stacked(&self.file) || self.new_bytes(size()) > 0;
+        match self.writes.load(Ordering::Relaxed) && is_due() {
+            true => earlier_writes(&self.file),
+            false => Ok(()),
+        }
+    }
+
     /// Bytes of pages that have come into the cache.
     fn new_bytes(&self, size: u64) -> u64 {
         resident_in_layers(&self.file, size).unwrap_or(0).saturating_sub(self.before.bytes())
@@ -410,6 +472,7 @@ fn found(base: &OwnedFd, open: &Open) -> Result<OwnedFd, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
     fn gaps_lie_between_what_was_cached() {
@@ -419,5 +482,48 @@ mod tests {
         assert_eq!(before(&[0..8, 12..16], None).gaps(), [(8, Some(12)), (16, None)]);
         assert_eq!(before(&[4..8], Some(8)).gaps(), [(0, Some(4))]);
         assert_eq!(before(&[], Some(0)).gaps(), []);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named_and_not_dropped() {
+        let files = Files::new(Vec::new(), 0, None);
+        for number in 0..20 {
+            // A pipe can be neither written out nor synced.
+            let (_, pipe) = std::io::pipe().unwrap();
+            let file = File::from(OwnedFd::from(pipe));
+            let before = Before { ranges: Vec::new(), unknown_from: None };
+            files.insert((0, number), file, before, number < 18);
+        }
+        let failures = files.end().unwritten.failures();
+        let said: Vec<_> = failures.iter().map(ToString::to_string).collect();
+        let (last, named) = said.split_last().unwrap();
+        assert_eq!(named.len(), MOST_NAMED, "{said:?}");
+        assert!(named.iter().all(|said| said.starts_with("cannot write out pipe:[")), "{said:?}");
+        assert_eq!(last, "cannot write out further files: 2 of them could not be written");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_not_dropped_by_a_round() {
+        let files = Files::new(Vec::new(), 0, None);
+        let (_, pipe) = std::io::pipe().unwrap();
+        // A file without a name would not count.
+        let mut named = tempfile::NamedTempFile::new().unwrap();
+        named.write_all(&[1; 4096]).unwrap();
+        let cached = named.as_file().try_clone().unwrap();
+        // What is new exceeds the budget.
+        for (number, file) in [(1, File::from(OwnedFd::from(pipe))), (2, cached)] {
+            let before = Before { ranges: Vec::new(), unknown_from: None };
+            files.insert((0, number), file, before, number == 1);
+        }
+        let new = files.table.lock().files[&(0, 2)].new_bytes(4096);
+        if new == 0 {
+            return weir_skip::skip("the kernel does not tell what it has cached");
+        }
+        files.round();
+        assert_eq!(files.unwritten.lock().named.len(), 1);
+        assert!(!files.table.lock().files.contains_key(&(0, 1)));
+        // It is reported once.
+        let failures = files.end().unwritten.failures();
+        assert_eq!(failures.len(), 1, "{failures:?}");
     }
 }

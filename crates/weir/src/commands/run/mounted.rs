@@ -8,19 +8,21 @@ use super::child::{Signals, start};
 use super::options::{Args, Engine};
 use super::report::{Ran, Run, Watch, Work};
 use crate::commands::guard::Guard;
-use crate::commands::{LAST_CALLS, descriptors, in_place, runtime};
+use crate::commands::{LAST_CALLS, descriptors, file_size_limit, in_place, runtime};
 use crate::output::complain;
 use parking_lot::Mutex;
 use std::fs::DirBuilder;
+use std::hash::{BuildHasher, RandomState};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 use tokio::task::{JoinError, JoinSet};
-use weir_fuse::namespace::can_open_device;
+use weir_fuse::namespace::{Peer, can_open_device};
 use weir_fuse::{HiddenNames, Keeper, Moved, Observer, Session, Settings};
 use weir_pagecache::{Cache, CachedFs, Config};
 use weir_stores::local::{LocalFs, LocalOptions};
@@ -38,17 +40,40 @@ const SPARE_OPEN_LIMIT: Duration = Duration::from_secs(5);
 const WINDOW_PARTS: u64 = 4;
 
 /// Runs the command, or says why the engine cannot.
+///
+/// # Errors
+/// The command has begun.
 pub(super) fn run(args: &Args, paths: &[PathBuf], watch: Option<Arc<Watch>>) -> Result<Ran> {
+    let (runtime, stage) = match prepared(paths) {
+        Ok(prepared) => prepared,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    let stage = stage.as_ref().map(|Stage(dir)| dir.as_path());
+    let mut raised = None;
+    let ran = runtime.block_on(async {
+        match Begun::new(args, paths, stage) {
+            Ok(begun) => {
+                // The command, which has started, keeps its own limits. Each file that it has open is also open here,
+                // and what it writes is written here.
+                raised = Some((descriptors::raise(), file_size_limit::raise()));
+                serve(begun, watch).await
+            }
+            Err(failure) => Ok(Err(failure)),
+        }
+    });
+    // After a signal, the files may still be served until here.
+    runtime.shutdown_timeout(LAST_CALLS);
+    drop(raised);
+    ran
+}
+
+fn prepared(paths: &[PathBuf]) -> Result<(Runtime, Option<Stage>)> {
     if let Err(error) = can_open_device() {
         let failure = Failure::new("run a command behind a mount", format!("/dev/fuse: {error}"));
-        let advice = "load the module fuse, or let this user open /dev/fuse";
-        return Ok(Err(failure.advice(advice)));
+        return Err(failure.advice("load the module fuse, or let this user open /dev/fuse"));
     }
-    let runtime = runtime()?;
-    let stage = if paths.is_empty() { Some(Stage::new()?) } else { None };
-    let ran = runtime.block_on(serve(args, paths, stage.as_ref(), watch));
-    runtime.shutdown_timeout(LAST_CALLS);
-    ran
+    let stage = paths.is_empty().then(Stage::new).transpose()?;
+    Ok((runtime()?, stage))
 }
 
 /// The directory on which the new root is mounted, in the command's namespace alone.
@@ -56,9 +81,9 @@ struct Stage(PathBuf);
 
 impl Stage {
     fn new() -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("weir-run-{}", std::process::id()));
-        // The name may be left over from a process that was killed.
-        let _ = std::fs::remove_dir(&dir);
+        // Other users may have made directories of any name that they can guess.
+        let number = RandomState::new().hash_one(std::process::id());
+        let dir = std::env::temp_dir().join(format!("weir-run-{number:016x}"));
         let made = DirBuilder::new().mode(0o700).create(&dir);
         made.asked(|| format!("create directory {}", dir.display()))?;
         Ok(Self(dir))
@@ -76,8 +101,8 @@ struct Served {
     cache: Cache,
     settings: Settings,
     watch: Option<Arc<Watch>>,
-    /// Whether the command cannot run unless all directories are served; otherwise, the root directory.
-    needs_all: bool,
+    /// The directories without which the command cannot run.
+    needed: Vec<PathBuf>,
     /// The command has ended, or the process that prepares it: no directory is waited for.
     has_ended: Arc<AtomicBool>,
     /// Those of all sessions.
@@ -87,38 +112,48 @@ struct Served {
     guard: Option<Guard>,
 }
 
-async fn serve(
-    args: &Args,
-    paths: &[PathBuf],
-    stage: Option<&Stage>,
-    watch: Option<Arc<Watch>>,
-) -> Result<Ran> {
-    let bytes = args.budget_bytes();
-    let config =
-        Config { budget_bytes: bytes, readahead_bytes: READAHEAD_BYTES, ..Config::default() };
-    let cache =
-        Cache::new(config).asked(|| format!("set up a page cache of {}", size_text(bytes)))?;
-    let settings = Settings {
-        keeper: if args.cached { Keeper::Weir } else { Keeper::Window(bytes / WINDOW_PARTS) },
-        uncached: !args.cached,
-        kernel_checks: rustix::process::geteuid().is_root(),
-        show_mount_points: true,
-        root_fsid: None,
-        valid: Duration::from_secs(1),
-    };
-    let mut signals = Signals::new()?;
-    let stage = stage.map(|Stage(dir)| dir.as_path());
-    let (mut child, peer) = start(args, Engine::Mount, paths, stage)?;
-    // The command, which has started, keeps its own. Each file that it has open is also open here.
-    let _raised = descriptors::raise();
-    let needs_all = stage.is_none();
+/// The process that becomes the command has started.
+struct Begun {
+    cache: Cache,
+    settings: Settings,
+    /// The directories without which the command cannot run.
+    needed: Vec<PathBuf>,
+    signals: Signals,
+    child: Child,
+    peer: Peer,
+}
+
+impl Begun {
+    fn new(args: &Args, paths: &[PathBuf], stage: Option<&Path>) -> Result<Self> {
+        let bytes = args.budget_bytes();
+        let config =
+            Config { budget_bytes: bytes, readahead_bytes: READAHEAD_BYTES, ..Config::default() };
+        let cache =
+            Cache::new(config).asked(|| format!("set up a page cache of {}", size_text(bytes)))?;
+        let settings = Settings {
+            keeper: if args.cached { Keeper::Weir } else { Keeper::Window(bytes / WINDOW_PARTS) },
+            uncached: !args.cached,
+            kernel_checks: rustix::process::geteuid().is_root(),
+            show_mount_points: true,
+            root_fsid: None,
+            valid: Duration::from_secs(1),
+        };
+        let needed = if stage.is_none() { paths.to_vec() } else { vec![PathBuf::from("/")] };
+        let signals = Signals::new()?;
+        let (child, peer) = start(args, Engine::Mount, paths, stage)?;
+        Ok(Self { cache, settings, needed, signals, child, peer })
+    }
+}
+
+async fn serve(begun: Begun, watch: Option<Arc<Watch>>) -> Result<Ran> {
+    let Begun { cache, settings, needed, mut signals, mut child, peer } = begun;
     let has_ended = Arc::new(AtomicBool::new(false));
     let hidden = Arc::new(Mutex::new(Vec::new()));
     let mut served = Served {
         cache,
         settings,
         watch,
-        needs_all,
+        needed,
         has_ended: has_ended.clone(),
         hidden: hidden.clone(),
         sessions: Vec::new(),
@@ -241,7 +276,7 @@ where
 impl Served {
     /// Serves a directory.
     fn add(&mut self, path: PathBuf, connection: std::os::fd::OwnedFd) -> Result<(), String> {
-        let is_needed = self.needs_all || path.parent().is_none();
+        let is_needed = self.needed.contains(&path);
         let limit = if is_needed { OPEN_LIMIT } else { SPARE_OPEN_LIMIT };
         let store = opened(path.clone(), limit, &self.has_ended)?;
         let observer =

@@ -7,7 +7,7 @@ use weir_tools::memory::budget_bytes;
 use weir_tools::size::Size;
 
 /// The exit code if the command was not run.
-pub(super) const NOT_RUN: u8 = 125;
+pub(crate) const NOT_RUN: u8 = 125;
 /// The exit codes of a command that could not be executed or found, also those of shells.
 pub(super) const NOT_EXECUTED: u8 = 126;
 pub(super) const NOT_FOUND: u8 = 127;

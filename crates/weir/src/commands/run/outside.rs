@@ -8,29 +8,21 @@ use crate::ended::Ended;
 use crate::output::{complain, say};
 use std::path::PathBuf;
 use std::sync::Arc;
-use weir_tools::failure::{Asked, Result};
+use weir_tools::failure::{Asked, Failure, Result};
 use weir_tools::memory::check_budget;
 
 pub(super) fn run(args: &Args) -> Result<Ended> {
-    check_budget(args.budget)?;
-    let mut paths = Vec::new();
-    for path in &args.path {
-        paths.push(path.canonicalize().asked(|| format!("find {}", path.display()))?);
-    }
-    // Those above come first, so that they do not cover those within them.
-    paths.sort();
-    paths.dedup();
+    let (paths, comparison) = match prepared(args) {
+        Ok(prepared) => prepared,
+        Err(failure) => return Ok(not_run(&failure)),
+    };
     let wants_report = args.report || args.compare || args.json.wanted();
     let watch = wants_report.then(|| Arc::new(Watch::default()));
-    let comparison = args.compare.then(Comparison::new).transpose()?;
     let since = Since::now();
     let (engine, ran) = first_that_goes(args, &paths, watch.as_ref())?;
     let run = match ran {
         Ok(run) => run,
-        Err(failure) => {
-            complain(&failure);
-            return Ok(Ended::With(NOT_RUN));
-        }
+        Err(failure) => return Ok(not_run(&failure)),
     };
     run.failures.iter().for_each(complain);
     if let Some(watch) = watch {
@@ -54,6 +46,29 @@ pub(super) fn run(args: &Args) -> Result<Ended> {
     Ok(run.ended())
 }
 
+/// The directories asked for, and the comparison.
+fn prepared(args: &Args) -> Result<(Vec<PathBuf>, Option<Comparison>)> {
+    check_budget(args.budget)?;
+    let mut paths = Vec::new();
+    for path in &args.path {
+        paths.push(path.canonicalize().asked(|| format!("find {}", path.display()))?);
+    }
+    // Those above come first, so that they do not cover those within them.
+    paths.sort();
+    paths.dedup();
+    if paths.first().is_some_and(|path| path.parent().is_none()) {
+        // A process keeps its root directory when another one is mounted on it. Without paths, it gets a new one.
+        paths.clear();
+    }
+    Ok((paths, args.compare.then(Comparison::new).transpose()?))
+}
+
+/// The command has not begun. Programs such as grep give a meaning of their own to the exit code of other failures.
+fn not_run(failure: &Failure) -> Ended {
+    complain(failure);
+    Ended::With(NOT_RUN)
+}
+
 /// Whether the command ran to its end, and ended by itself.
 fn is_comparable(run: &Run) -> bool {
     let ran = |code| ![NOT_EXECUTED, NOT_FOUND].map(i32::from).contains(&code);
@@ -61,6 +76,9 @@ fn is_comparable(run: &Run) -> bool {
 }
 
 /// Runs the command with the engine asked for; by default, with the first one that is possible here.
+///
+/// # Errors
+/// The command has begun.
 fn first_that_goes(
     args: &Args,
     paths: &[PathBuf],
