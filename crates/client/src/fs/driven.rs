@@ -6,9 +6,9 @@
 //!
 //! 1. One thread drives the runtime at a time. When it leaves, the next caller that waits goes on.
 //! 2. While no caller waits, the thread `weir-nfs` drives the runtime: at once if operations are in progress (reads
-//!    ahead, or what a caller gave up) or threads wait that cannot drive; otherwise when no call has come for [`IDLE`],
-//!    and at the latest after [`POSTPONED`] of these: a call that is served from memory drives nothing. Timers and calls
-//!    of the server may be late by this time.
+//!    ahead, or what a caller gave up) or threads wait that cannot drive; otherwise when no call has come for
+//!    [`IDLE`], and at the latest after [`POSTPONED`] of these: a call that is served from memory drives nothing.
+//!    Timers and calls of the server may be late by this time.
 //! 3. A caller takes the runtime from that thread only if nothing is in progress. Otherwise the thread is about to
 //!    receive what the caller waits for.
 
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_make_progress_while_nobody_waits() {
+    fn tasks_make_progress_while_no_thread_waits() {
         let driven = Driven::new().unwrap();
         for is_busy in [false, true] {
             assert_eq!(driven.block_on(|| is_busy, async { 1 }), 1);

@@ -9,6 +9,7 @@ mod driven;
 pub(crate) mod file;
 pub(crate) mod handles;
 mod mount_state;
+mod waiting;
 
 use crate::detail;
 use crate::error::Violation;
@@ -17,7 +18,6 @@ use crate::files::change_spans::OwnChanges;
 use crate::files::deferred_close::Deferred;
 use crate::files::silly_rename::{MOST_OF_AN_ATTEMPT, PATIENCE, REMOVAL_PAUSE};
 use crate::fs::checks::{check_name, is_component};
-use crate::fs::driven::Driven;
 use crate::fs::handles::Handles;
 use crate::fs::mount_state::{MOST_OPERATIONS, MOST_TRANSFERS, Mount, MountState, Runtime};
 use crate::mount;
@@ -85,44 +85,6 @@ impl NfsFs {
         options: &MountOptions,
     ) -> crate::Result<Arc<Self>> {
         Ok(Self::mount_to(url, Reach::End, options, Some(Runtime::Callers(runtime))).await?.fs)
-    }
-
-    /// The same, with the mount's requests on the threads that wait for them in [`wait`](Self::wait), as far as
-    /// possible.
-    pub(crate) async fn mount_for_waiting(
-        url: &NfsUrl,
-        options: &MountOptions,
-    ) -> crate::Result<Arc<Self>> {
-        // One thread at a time drives: too few for several connections.
-        let driven = match url.options(options)?.nconnect {
-            ..=1 => Some(Driven::new().map_err(|error| crate::Error::Local(error.into()))?),
-            _ => None,
-        };
-        Ok(Self::mount_to(url, Reach::End, options, driven.map(Runtime::Driven)).await?.fs)
-    }
-
-    /// Waits on this thread for a future of this mount.
-    pub(crate) fn wait<F: Future>(&self, call: F) -> F::Output {
-        let state = &self.mount.state;
-        match &self.mount.runtime {
-            Runtime::Driven(driven) => driven.block_on(|| state.is_busy(), call),
-            Runtime::Own(_) | Runtime::Callers(_) => crate::block_on(call),
-        }
-    }
-
-    /// The same for a call of many requests, whose replies another thread receives meanwhile.
-    pub(crate) fn wait_beside<F: Future>(&self, call: F) -> F::Output {
-        match &self.mount.runtime {
-            Runtime::Driven(driven) => driven.block_beside(call),
-            Runtime::Own(_) | Runtime::Callers(_) => crate::block_on(call),
-        }
-    }
-
-    /// Has what was given to the mount's executor begin, if only threads that [`wait`](Self::wait) drive it.
-    pub(crate) fn hurry(&self) {
-        if let Runtime::Driven(driven) = &self.mount.runtime {
-            driven.hurry();
-        }
     }
 
     /// Mounts the last directory on the way to what `url` names, which may be a file, a link, or not
