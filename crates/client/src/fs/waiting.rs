@@ -7,8 +7,8 @@ use crate::{MountOptions, NfsUrl};
 use std::sync::Arc;
 
 impl NfsFs {
-    /// [`mount`](Self::mount), with the mount's requests on the threads that wait for them in [`wait`](Self::wait), as far as
-    /// possible.
+    /// [`mount`](Self::mount), with the mount's requests on the threads that wait for them in [`wait`](Self::wait), as
+    /// far as possible.
     pub(crate) async fn mount_for_waiting(
         url: &NfsUrl,
         options: &MountOptions,
