@@ -5,6 +5,7 @@ use crate::mounted::handles::{Directory, OpenFile};
 use crate::mounted::kernel_pages::KernelPages;
 use crate::mounted::nodes::Nodes;
 use crate::mounted::stand_ins::StandIns;
+use crate::session::MOST_REQUESTS;
 use crate::session::counters::Counters;
 use crate::session::device::Device;
 use crate::wire::abi::{self, ForgetOne};
@@ -14,7 +15,9 @@ use sharded_slab::Slab;
 use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use weir_base::{PAGE_SIZE, number_elsewhere};
 use weir_pagecache::{CachedFs, Segments};
 use weir_vfs::{Attr, Caller, FileId, FileKind, LockOwner, LockRange};
@@ -87,6 +90,10 @@ pub(crate) struct Mounted {
     pub(super) observer: Option<Arc<dyn Observer>>,
     /// What the kernel keeps of files.
     pub(super) kernel_pages: KernelPages,
+    /// Room for SEEK_DATA and SEEK_HOLE that wait for the kernel to drop pages: it may need room for a WRITE first.
+    pub(super) seek_drops: Semaphore,
+    /// As [`Settings::root_fsid`]; a server may give the file system another number.
+    root_fsid: Option<AtomicU64>,
 }
 
 /// Is told what programs do.
@@ -175,6 +182,8 @@ impl Mounted {
             stand_ins: StandIns::default(),
             observer,
             kernel_pages,
+            seek_drops: Semaphore::new(MOST_REQUESTS / 2),
+            root_fsid: settings.root_fsid.map(AtomicU64::new),
         })
     }
 
@@ -224,6 +233,9 @@ impl Mounted {
 
     /// A file's attributes as programs see them.
     pub(super) fn shown<'a>(&self, node: u64, attr: &'a Attr) -> Cow<'a, Attr> {
+        if node == abi::ROOT {
+            self.note_root(attr.fsid);
+        }
         let mut shown = Cow::Borrowed(attr);
         let number = self.number(attr.id.ino, Some(attr.fsid));
         if number != attr.id.ino {
@@ -237,11 +249,29 @@ impl Mounted {
         shown
     }
 
+    /// Notes the number of the root's file system. If it is another one than before, files keep their inode numbers.
+    fn note_root(&self, fsid: u64) {
+        if let Some(root) = &self.root_fsid {
+            let before = root.swap(fsid, Ordering::Relaxed);
+            if before != fsid {
+                self.nodes.renumber_root(before);
+            }
+        }
+    }
+
     /// The inode number that programs see of a file in this file system (`None`: that of the root).
     pub(super) fn number(&self, ino: u64, fsid: Option<u64>) -> u64 {
-        match (self.settings.root_fsid, fsid) {
-            (Some(root), Some(fsid)) if fsid != root => number_elsewhere(fsid, ino),
+        match (&self.root_fsid, fsid) {
+            (Some(root), Some(fsid)) if fsid != root.load(Ordering::Relaxed) => {
+                number_elsewhere(fsid, ino)
+            }
             _ => ino,
         }
+    }
+
+    /// Has the kernel drop no pages that are waited for, or go on with it.
+    #[cfg(test)]
+    pub(crate) fn hold_drops(&self, held: bool) {
+        self.kernel_pages.hold(held);
     }
 }

@@ -409,13 +409,23 @@ impl Mounted {
             libc::SEEK_HOLE => SegmentKind::Hole,
             _ => return Err(Errno(libc::EINVAL)),
         };
-        // What programs have stored through mappings is not here: the kernel does not write it out for this request.
-        if self.nodes.may_be_mapped_for_writing(open.node) {
-            self.kernel_pages.drop_now(open.node).await;
-        }
-        let mut at = args.offset;
+        let may_be_mapped = || self.nodes.may_be_mapped_for_writing(open.node);
+        let (mut at, mut has_all) = (args.offset, false);
         loop {
             match open.file.extent_at_async(at).await {
+                // What programs have stored there through mappings is not here: the kernel does not write it out for
+                // this request.
+                Ok(extent) if extent.kind == SegmentKind::Hole && !has_all && may_be_mapped() => {
+                    let Ok(_room) = self.seek_drops.try_acquire() else {
+                        // It is right to read a hole as data.
+                        if wanted == SegmentKind::Hole {
+                            at = open.file.size().max(at);
+                        }
+                        break;
+                    };
+                    self.kernel_pages.drop_now_from(open.node, at).await;
+                    has_all = true;
+                }
                 Ok(extent) if extent.kind == wanted => break,
                 Ok(extent) => at = extent.end,
                 // A hole follows the last byte.

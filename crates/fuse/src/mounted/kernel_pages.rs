@@ -12,6 +12,8 @@
 //!    for those who wait for it (holders of locks, and SEEK_DATA), one for all else.
 //! 5. These threads have no descriptors, so they must not wake a task of the runtime, which may write to one. A third
 //!    thread does that.
+//! 6. Before it drops pages, the kernel writes out what was stored through mappings, by requests that need room as all
+//!    do ([`session`](crate::session)). So those who wait for a drop must leave some.
 
 use crate::session::device::Device;
 use crate::session::notifier;
@@ -51,18 +53,38 @@ struct Shared {
 /// Those who wait for a drop.
 type Waiting = Vec<oneshot::Sender<()>>;
 
+/// A drop that is waited for.
+#[derive(Debug)]
+struct Awaited {
+    /// Where the pages begin.
+    start: u64,
+    waiting: Waiting,
+}
+
 /// What the threads have to do.
 #[derive(Debug)]
 struct Work {
-    /// Nodes whose pages are to be dropped now, and who waits for that.
-    now: LinkedHashMap<u64, Waiting>,
+    /// Nodes whose pages are to be dropped now.
+    now: LinkedHashMap<u64, Awaited>,
     /// Nodes whose pages are to be dropped some time, and the offset from which on.
     soon: LinkedHashMap<u64, u64>,
     window: Option<Window>,
     ended: bool,
+    /// The kernel does not drop what is waited for.
+    #[cfg(test)]
+    held: bool,
 }
 
 impl Work {
+    /// What is dropped next of `now`.
+    fn next_awaited(&mut self) -> Option<(u64, Awaited)> {
+        #[cfg(test)]
+        if self.held {
+            return None;
+        }
+        self.now.pop_front()
+    }
+
     /// What is dropped next, apart from `now`.
     fn next_of_rest(&mut self) -> Option<Passed> {
         if let Some((node, start)) = self.soon.pop_front() {
@@ -83,6 +105,8 @@ impl KernelPages {
             soon: LinkedHashMap::new(),
             window: limit.map(Window::new),
             ended: false,
+            #[cfg(test)]
+            held: false,
         };
         let shared = Arc::new(Shared { work: Mutex::new(work), wake: Condvar::new() });
         let pages = Self { shared: Arc::clone(&shared), is_window: limit.is_some() };
@@ -127,11 +151,30 @@ impl KernelPages {
     /// Has the kernel drop all pages and the attributes of a node, and waits until it has. It writes out what programs
     /// have stored through mappings before.
     pub(super) async fn drop_now(&self, node: u64) {
+        self.drop_now_from(node, 0).await;
+    }
+
+    /// The same for the pages from that of an offset on.
+    pub(super) async fn drop_now_from(&self, node: u64, offset: u64) {
         let (tell, told) = oneshot::channel();
-        self.shared.work.lock().now.entry(node).or_insert_with(Vec::new).push(tell);
+        let start = offset - offset % PAGE;
+        {
+            let mut work = self.shared.work.lock();
+            let new = || Awaited { start, waiting: Vec::new() };
+            let awaited = work.now.entry(node).or_insert_with(new);
+            awaited.start = start.min(awaited.start);
+            awaited.waiting.push(tell);
+        }
         self.shared.wake.notify_all();
         // It has no result; the mount may be ending.
         let _ = told.await;
+    }
+
+    /// Has the kernel drop nothing of what is waited for, or go on with it.
+    #[cfg(test)]
+    pub(super) fn hold(&self, held: bool) {
+        self.shared.work.lock().held = held;
+        self.shared.wake.notify_all();
     }
 
     /// Whether the number of pages is bounded.
@@ -169,9 +212,9 @@ impl Shared {
     }
 
     fn drop_now(&self, device: &Device, dropped: Sender<Waiting>) {
-        while let Some((node, waiting)) = self.next(|work| work.now.pop_front()) {
-            device.drop_pages(node, 0, 0);
-            if let Err(unsent) = dropped.send(waiting) {
+        while let Some((node, awaited)) = self.next(Work::next_awaited) {
+            device.drop_pages(node, awaited.start, 0);
+            if let Err(unsent) = dropped.send(awaited.waiting) {
                 // Its end would wake tasks (5).
                 std::mem::forget(unsent);
             }

@@ -34,7 +34,7 @@ struct Table {
 
 struct Node {
     id: FileId,
-    /// Its file system; `None` for the root until it was looked up.
+    /// Its file system; `None`: that of the root.
     fsid: Option<u64>,
     /// Uses by the kernel.
     lookups: u64,
@@ -143,6 +143,14 @@ impl Nodes {
     /// The file system of a node; `None` if it is that of the root.
     pub(crate) fn fsid(&self, node: u64) -> Option<u64> {
         self.table.lock().nodes.get(&node).and_then(|node| node.fsid)
+    }
+
+    /// The file system of the root has got another number than this one.
+    pub(crate) fn renumber_root(&self, before: u64) {
+        let mut table = self.table.lock();
+        for node in table.nodes.values_mut().filter(|node| node.fsid == Some(before)) {
+            node.fsid = None;
+        }
     }
 
     /// The node of a file, with one more use by the kernel.

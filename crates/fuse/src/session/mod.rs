@@ -15,6 +15,8 @@
 //!    data. When there is no room, the receiving threads wait for it, and receive no interrupts: meanwhile they look
 //!    for killed threads themselves.
 //! 3. Waits for locks are bounded apart: an unlock must always be received.
+//! 4. At most half of the requests in progress are searches for data or holes that wait for the kernel: it may have to
+//!    write out what was stored through mappings, by other requests. The rest is answered without that.
 
 pub(crate) mod buffers;
 pub(crate) mod counters;
@@ -59,7 +61,7 @@ pub(crate) const MOST_REQUEST_BYTES: usize = MOST_BYTES + ARGUMENT_BYTES;
 /// Buffers for WRITEs that wait.
 const SPARE_BUFFERS: usize = 32;
 /// Requests in progress at a time.
-const MOST_REQUESTS: usize = if cfg!(test) { 64 } else { 4096 };
+pub(crate) const MOST_REQUESTS: usize = if cfg!(test) { 64 } else { 4096 };
 /// Waits for locks at a time.
 const MOST_LOCK_WAITS: usize = if cfg!(test) { 32 } else { 4096 };
 /// Requests that the kernel makes ahead (read-ahead, asynchronous I/O) at a time.

@@ -168,7 +168,9 @@ async fn stream_in_place(
     let from = stream.metadata().asked(|| format!("read {from_shown}"))?;
     if from.is_file() {
         let read = || format!("read {from_shown}");
-        let is_alike = (from.ino(), from.len()) == (there.id.ino, there.size)
+        let is_numbered = from.ino() == there.id.ino || source::is_shown_as(&there, from.ino());
+        let is_alike = is_numbered
+            && from.len() == there.size
             && from.modified().is_ok_and(|time| time == there.mtime);
         // As in `refuse_source`: a layer in between may show other numbers, but not other changes.
         let before = change_times(&stream).asked(read)?;

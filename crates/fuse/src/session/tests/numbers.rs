@@ -5,6 +5,7 @@ use crate::mounted::Settings;
 use crate::wire::abi::{self, opcode};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use weir_base::number_elsewhere;
 use weir_stores::memory::MemoryFs;
 use weir_vfs::{
@@ -17,35 +18,44 @@ use zerocopy::{FromBytes, IntoBytes};
 const ROOTS: u64 = 5;
 const OTHER: u64 = 9;
 
-/// A store in which the files from an inode number on are of another file system.
-struct Two(Arc<MemoryFs>, u64);
+/// A store in which the files from an inode number on are of another file system than the first ones.
+struct Two {
+    below: Arc<MemoryFs>,
+    others_from: u64,
+    first: AtomicU64,
+}
 
 impl Two {
+    fn new(below: Arc<MemoryFs>, others_from: u64) -> Arc<Self> {
+        Arc::new(Self { below, others_from, first: AtomicU64::new(ROOTS) })
+    }
+
     fn of(&self, attr: Attr) -> Attr {
-        Attr { fsid: if attr.id.ino < self.1 { ROOTS } else { OTHER }, ..attr }
+        let is_first = attr.id.ino < self.others_from;
+        Attr { fsid: if is_first { self.first.load(Ordering::SeqCst) } else { OTHER }, ..attr }
     }
 }
 
 #[async_trait::async_trait]
 impl FileSystemDecorator for Two {
     fn below(&self) -> &dyn FileSystem {
-        &*self.0
+        &*self.below
     }
 
     async fn getattr(&self, id: FileId) -> Result<Attr> {
-        self.0.getattr(id).await.map(|attr| self.of(attr))
+        self.below.getattr(id).await.map(|attr| self.of(attr))
     }
 
     async fn lookup(&self, caller: &Caller, entry: EntryName<'_>) -> Result<Attr> {
-        self.0.lookup(caller, entry).await.map(|attr| self.of(attr))
+        self.below.lookup(caller, entry).await.map(|attr| self.of(attr))
     }
 
     async fn parent(&self, dir: FileId) -> Result<Attr> {
-        self.0.parent(dir).await.map(|attr| self.of(attr))
+        self.below.parent(dir).await.map(|attr| self.of(attr))
     }
 
     async fn readdir(&self, caller: &Caller, request: ReaddirRequest) -> Result<DirPage> {
-        let mut page = self.0.readdir(caller, request).await?;
+        let mut page = self.below.readdir(caller, request).await?;
         for entry in &mut page.entries {
             entry.attr = entry.attr.take().map(|attr| self.of(attr));
         }
@@ -97,7 +107,7 @@ fn files_of_other_file_systems_have_other_numbers() {
     });
     assert!(file < dir && dir < below);
     let root = store.root().ino;
-    let two = Arc::new(Two(store, dir));
+    let two = Two::new(store, dir);
     let settings = Settings { root_fsid: Some(ROOTS), ..Settings::default() };
     let mut kernel = Kernel::start_with(two, settings);
     let number = |ino| number_elsewhere(OTHER, ino);
@@ -121,4 +131,28 @@ fn files_of_other_file_systems_have_other_numbers() {
     let listed = kernel.numbers(abi::ROOT, true);
     assert_eq!((listed[&b"."[..]], listed[&b"file"[..]]), (root, file));
     assert_eq!(listed[&b"dir"[..]], number(dir));
+}
+
+/// After a restart of a server, say.
+#[test]
+fn files_keep_their_numbers_when_the_file_system_of_the_root_gets_another_one() {
+    let store = Two::new(MemoryFs::new(), u64::MAX);
+    let root = store.below.root().ino;
+    let settings = Settings { root_fsid: Some(ROOTS), ..Settings::default() };
+    let mut kernel = Kernel::start_with(store.clone(), settings);
+    let mkdir = abi::MkdirIn { mode: 0o755, ..Default::default() };
+    let made: abi::EntryOut = kernel.ok(opcode::MKDIR, abi::ROOT, &[mkdir.as_bytes(), b"dir\0"]);
+    let look_up = |kernel: &mut Kernel| {
+        kernel.ok::<abi::EntryOut>(opcode::LOOKUP, abi::ROOT, &[b"dir\0"]).attr.ino
+    };
+    let dir = look_up(&mut kernel);
+    store.first.store(ROOTS + 1, Ordering::SeqCst);
+    let get = abi::GetattrIn::default();
+    let got: abi::AttrOut = kernel.ok(opcode::GETATTR, abi::ROOT, &[get.as_bytes()]);
+    assert_eq!(got.attr.ino, root);
+    let listed = kernel.numbers(made.nodeid, false);
+    assert_eq!((listed[&b"."[..]], listed[&b".."[..]]), (dir, root));
+    let listed = kernel.numbers(abi::ROOT, true);
+    assert_eq!((listed[&b"."[..]], listed[&b"dir"[..]]), (root, dir));
+    assert_eq!(look_up(&mut kernel), dir);
 }
