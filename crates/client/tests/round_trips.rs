@@ -11,7 +11,7 @@ use weir_pagecache::{Cache, CachedFs, Config, File};
 use weir_stores::testing::{new_file, write};
 use weir_vfs::{
     Access, Acl, AclKind, AclWho, Caller, CreateMode, Error, FileKind, FileSystem, IoFlags,
-    ReaddirRequest, RenameFlags, SetAttr, Unnamed,
+    ReaddirRequest, RenameFlags, SetAttr, Unnamed, WholeRequest,
 };
 
 const ME: &Caller = &Caller::Own;
@@ -297,6 +297,18 @@ async fn whether_a_file_has_an_access_list_is_one_request() {
                 ("3", list) => assert_eq!(read, Ok(list.clone()), "{name}"),
                 (_, None) => assert_eq!(read, Ok(None), "NFSv{version}"),
                 (_, Some(_)) => assert_eq!(read, Err(Error::AccessDenied), "NFSv{version}: {name}"),
+            }
+            // As with the data of a small file.
+            let request = WholeRequest { id: found.id, max_bytes: 1024, with_xattrs: true };
+            let whole = nfs.get_whole(ME, request).await.unwrap();
+            let whole = whole.map(|whole| whole.access_list);
+            match version {
+                "3" => assert_eq!(whole, Some(None)),
+                _ => assert_eq!(
+                    (whole, between.take_compounds()),
+                    (Some(Some(read)), 1),
+                    "{version}"
+                ),
             }
             let default = nfs.get_acl(nfs.root().acl(AclKind::Default)).await;
             assert_eq!(default, Err(Error::NotSupported));

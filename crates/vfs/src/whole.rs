@@ -1,6 +1,6 @@
 //! Small files that are written or read whole, in as few requests to a remote store as possible.
 
-use crate::{Attr, FileId};
+use crate::{Acl, Attr, FileId, Result};
 use std::time::SystemTime;
 
 /// A regular file to create with all of its data and attributes.
@@ -31,7 +31,7 @@ pub struct WholeRequest {
     pub id: FileId,
     /// Its largest size, in bytes.
     pub max_bytes: usize,
-    /// Whether to read the names of its extended attributes, too.
+    /// Whether to read the names of its extended attributes, and its access control list, too.
     pub with_xattrs: bool,
 }
 
@@ -49,4 +49,6 @@ pub struct WholeRead {
     /// Full names of the extended attributes, if they were requested and the store told them in the
     /// same request.
     pub xattrs: Option<Vec<Vec<u8>>>,
+    /// What [`FileSystem::get_acl`](crate::FileSystem::get_acl) returns of its access list, on the same condition.
+    pub access_list: Option<Result<Option<Acl>>>,
 }

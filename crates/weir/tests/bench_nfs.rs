@@ -10,8 +10,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-const WORK: [&str; 12] = [
+const WORK: [&str; 13] = [
     "4 KiB reads, one at a time",
+    "4 KiB reads by a waiting thread",
     "4 KiB reads, 32 at a time",
     "1 MiB reads, one at a time",
     "1 MiB reads, 4 at a time",

@@ -147,6 +147,6 @@ impl V3 {
             return Ok(None);
         }
         let data = read.data.to_bytes().to_vec();
-        Ok(Some(WholeRead { before, after, began, data, xattrs: None }))
+        Ok(Some(WholeRead { before, after, began, data, xattrs: None, access_list: None }))
     }
 }

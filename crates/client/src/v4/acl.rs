@@ -8,7 +8,7 @@ use super::requests::{getattr, putfh, take};
 use crate::error::Result;
 use crate::protocol::Handle;
 use weir_nfs::v4::acl::{Ace, AceFlags, AceMask, AceType};
-use weir_nfs::v4::attr::{ACL, MODE};
+use weir_nfs::v4::attr::{ACL, Attrs, MODE};
 use weir_nfs::v4::{Bitmap, OpRes};
 use weir_rpc::OpaqueAuth;
 use weir_vfs::{Acl, Error};
@@ -23,18 +23,31 @@ impl V4 {
         cred: &OpaqueAuth,
         handle: &Handle,
     ) -> Result<Option<Acl>> {
-        let supported = self.about().and_then(|about| about.supported);
-        if !supported.is_some_and(|supported| supported.contains(ACL)) {
+        if !self.has_lists() {
             return Err(Error::NotSupported.into());
         }
-        let ops = [putfh(handle), getattr(Bitmap::of(&[ACL, MODE]))];
+        let ops = [putfh(handle), getattr(LIST)];
         let attrs = take!(self, self.call(cred, "GETATTR", &ops).await?, Getattr)?;
-        match (&attrs.acl, attrs.mode) {
-            (Some(aces), Some(mode)) if says_mode(aces, mode) => Ok(None),
-            (Some(_), _) => Err(Error::AccessDenied.into()),
-            // Another file system of the server.
-            (None, _) => Err(Error::NotSupported.into()),
-        }
+        Ok(access_list_of(&attrs)?)
+    }
+
+    /// Whether the server may have lists.
+    pub(super) fn has_lists(&self) -> bool {
+        let supported = self.about().and_then(|about| about.supported);
+        supported.is_some_and(|supported| supported.contains(ACL))
+    }
+}
+
+/// The attributes that [`access_list_of`] needs.
+pub(super) const LIST: Bitmap = Bitmap::of(&[ACL, MODE]);
+
+/// What is returned of a file's list.
+pub(super) fn access_list_of(attrs: &Attrs) -> weir_vfs::Result<Option<Acl>> {
+    match (&attrs.acl, attrs.mode) {
+        (Some(aces), Some(mode)) if says_mode(aces, mode) => Ok(None),
+        (Some(_), _) => Err(Error::AccessDenied),
+        // Another file system of the server.
+        (None, _) => Err(Error::NotSupported),
     }
 }
 

@@ -16,6 +16,7 @@
 //!    locks and delegations of others like an open (RFC 8881 section 8.2.3); ACCESS checks the mode, since
 //!    servers let a file's owner read in any case.
 
+use super::acl::{LIST, access_list_of};
 use super::attr::{WANTED, set_attrs};
 use super::client::V4;
 use super::requests::{getattr, putfh};
@@ -411,12 +412,14 @@ impl V4 {
         if self.noreuse.load(Relaxed) || self.grant_of(handle).is_some() {
             return Ok(None);
         }
+        let asks_list = with_xattrs && self.has_lists();
+        let wanted = if asks_list { WANTED.union(LIST) } else { WANTED };
         let mut ops = vec![
             putfh(handle),
             getattr(WANTED),
             Op::Access(Rights::READ),
             Op::Read(read::Args { stateid: StateId::ANONYMOUS, offset: 0, count: count as u32 }),
-            getattr(WANTED),
+            getattr(wanted),
         ];
         if with_xattrs && self.minor >= 2 {
             ops.push(Op::Listxattrs(listxattrs::Args { cookie: 0, max_bytes: XATTR_BYTES }));
@@ -433,6 +436,7 @@ impl V4 {
         else {
             return Ok(None);
         };
+        let access_list = asks_list.then(|| access_list_of(&after));
         let node = |attrs| self.node_of(handle.clone(), attrs, "GETATTR");
         let (before, after) = (node(&before)?.attr, node(&after)?.attr);
         let xattrs = match results.next() {
@@ -448,6 +452,7 @@ impl V4 {
         if !read.eof || read.data.len() as u64 != after.size {
             return Ok(None);
         }
-        Ok(Some(WholeRead { before, after, began, data: read.data.to_bytes().to_vec(), xattrs }))
+        let data = read.data.to_bytes().to_vec();
+        Ok(Some(WholeRead { before, after, began, data, xattrs, access_list }))
     }
 }

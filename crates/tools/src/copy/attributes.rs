@@ -34,12 +34,22 @@ pub(crate) struct Like<'a> {
     pub(crate) attr: &'a Attr,
     /// Names of its extended attributes, if they are known already.
     pub(crate) xattrs: Option<&'a [Vec<u8>]>,
+    /// Its access list, likewise.
+    pub(crate) access_list: Option<&'a weir_vfs::Result<Option<Acl>>>,
 }
 
 impl<'a> Like<'a> {
     /// A source, with nothing known but its attributes.
     pub(crate) fn new(place: &'a Place, attr: &'a Attr) -> Self {
-        Self { place, attr, xattrs: None }
+        Self { place, attr, xattrs: None, access_list: None }
+    }
+
+    /// Its access list, or the one that its new files get.
+    pub(super) async fn list(&self, kind: AclKind) -> weir_vfs::Result<Option<Acl>> {
+        match self.access_list {
+            Some(list) if kind == AclKind::Access => list.clone(),
+            _ => self.place.fs.get_acl(self.attr.id.acl(kind)).await,
+        }
     }
 }
 
@@ -462,7 +472,7 @@ pub(super) async fn copy_acls(
     let mut denied = 0;
     let default = (like.attr.kind == FileKind::Directory).then_some(AclKind::Default);
     for kind in [AclKind::Access].into_iter().chain(default) {
-        let list = match like.place.fs.get_acl(like.attr.id.acl(kind)).await {
+        let list = match like.list(kind).await {
             Ok(list) => list,
             // The store does not support lists: the mode is all there is.
             Err(Error::NotSupported) => return Ok(denied),

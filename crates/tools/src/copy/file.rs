@@ -19,7 +19,7 @@ use std::sync::Arc;
 use weir_pagecache::File;
 use weir_stores::local::stream::stream_of;
 use weir_vfs::{
-    Access, Attr, Caller, Error, FileId, FileKind, RenameFlags, SetAttr, SetTime, WholeRead,
+    Access, Acl, Attr, Caller, Error, FileId, FileKind, RenameFlags, SetAttr, SetTime, WholeRead,
 };
 
 /// A source, and its attributes before it is read.
@@ -29,6 +29,8 @@ pub(crate) struct Source<'a> {
     pub(crate) attr: Attr,
     /// Names of its extended attributes, if they are known already.
     xattrs: Option<Vec<Vec<u8>>>,
+    /// Its access list, likewise.
+    access_list: Option<weir_vfs::Result<Option<Acl>>>,
 }
 
 /// The content of a source.
@@ -44,7 +46,7 @@ impl Source<'_> {
         let asked = || format!("read {}", place.shown);
         let file = place.fs.open(&Caller::Own, id, Access::READ).await.asked(asked)?;
         let attr = source::look(&file).await.asked(asked)?;
-        Ok(Source { place, content: Content::Open(file), attr, xattrs: None })
+        Ok(Source { place, content: Content::Open(file), attr, xattrs: None, access_list: None })
     }
 
     /// Reads a small file whole, or opens it.
@@ -56,15 +58,17 @@ impl Source<'_> {
         let asked = || format!("read {}", place.shown);
         let read = small::read(copier, place, listed.id, listed.size).await.asked(asked)?;
         match read {
-            Some(WholeRead { before, data, xattrs, .. }) => {
-                Ok(Source { place, content: Content::Whole(data), attr: before, xattrs })
+            Some(WholeRead { before, data, xattrs, access_list, .. }) => {
+                let content = Content::Whole(data);
+                Ok(Source { place, content, attr: before, xattrs, access_list })
             }
             None => Source::open(place, listed.id).await,
         }
     }
 
     pub(crate) fn like(&self) -> Like<'_> {
-        Like { place: self.place, attr: &self.attr, xattrs: self.xattrs.as_deref() }
+        let access_list = self.access_list.as_ref();
+        Like { place: self.place, attr: &self.attr, xattrs: self.xattrs.as_deref(), access_list }
     }
 
     /// The open file, unless it was read whole.

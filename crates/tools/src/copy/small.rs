@@ -122,10 +122,7 @@ async fn is_expressible(
         });
     }
     let like = source.like();
-    let has_list = !matches!(
-        like.place.fs.get_acl(like.attr.id.acl(AclKind::Access)).await,
-        Ok(None) | Err(Error::NotSupported)
-    );
+    let has_list = !matches!(like.list(AclKind::Access).await, Ok(None) | Err(Error::NotSupported));
     // A directory may give new files a list of their own, where the store has lists.
     let may_inherit = to.fs.get_acl(to.dir.acl(AclKind::Default)).await != Err(Error::NotSupported);
     Ok(!has_list && !may_inherit && attributes::xattr_names(copier, like, to).await?.is_empty())

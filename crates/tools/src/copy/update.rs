@@ -488,7 +488,7 @@ impl<'a> Writer<'a> {
         if rights(like.attr) != rights(self.before) {
             return false;
         }
-        let list = like.place.fs.get_acl(like.attr.id.acl(AclKind::Access)).await;
+        let list = like.list(AclKind::Access).await;
         let there = to.fs.get_acl(self.before.id.acl(AclKind::Access)).await;
         match (list, there) {
             (Ok(list), Ok(there)) => list == there,
