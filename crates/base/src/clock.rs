@@ -44,9 +44,9 @@ impl Clock for SystemClock {
 /// A clock whose monotonic time leaves out what passes while this process does not run (SIGSTOP, a frozen container):
 /// what its peers send meanwhile waits in its sockets.
 ///
-/// 1. A thread calls [`tick`](Clock::tick) every [`TICK`]. If the next tick comes more than [`LONGEST_GAP`] later, this
+/// 1. A thread calls [`tick`](Clock::tick) every `TICK`. If the next tick comes more than `LONGEST_GAP` later, this
 ///    process did not run meanwhile, and only so much of the time counts.
-/// 2. The time never goes back. No thread reads more than [`LONGEST_GAP`] beyond the last tick, which is what counts of
+/// 2. The time never goes back. No thread reads more than `LONGEST_GAP` beyond the last tick, which is what counts of
 ///    a gap.
 /// 3. A reader takes no lock unless there is a gap. `skipped` is stored before `ticked`, so a reader that finds a tick
 ///    from after a gap finds another `skipped` than before, too.
