@@ -99,9 +99,12 @@ async fn a_lock_request_that_is_given_up_leaves_what_the_owner_held() {
         between.go_on();
         // It has its turn after the request that was given up.
         soon(file.lock(ME, lock(100, 101, true), false)).await.unwrap();
-        assert_eq!(in_the_way(&other, range(0, 10)).await, None, "{version}");
-        assert_eq!(in_the_way(&other, range(10, 20)).await, Some(false), "{version}: shared");
-        assert_eq!(in_the_way(&other, range(20, 30)).await, None, "{version}");
+        // Over version 3, a lock is asked for again after the cut, and may come back until that is settled.
+        for (at, what) in
+            [(range(0, 10), None), (range(10, 20), Some(false)), (range(20, 30), None)]
+        {
+            soon(becomes(&other, at, what)).await;
+        }
         drop(file);
         nfs.unmount().await;
     }
