@@ -7,7 +7,7 @@
 use rustix::fs::{Advice, SeekFrom, fadvise, seek};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -126,10 +126,22 @@ fn pages_in_memory(file: &File, start: u64, len: u64) -> Option<Vec<u8>> {
     }
 }
 
-/// Has the kernel start to write a file's dirty pages, without waiting for them.
-pub fn start_writing(file: &File) {
-    // If it fails, `write_out` writes the pages.
-    let _ = sync_range(file, 0, 0, libc::SYNC_FILE_RANGE_WRITE);
+/// Has the kernel start to write a file's dirty pages, without waiting for them. Where it does not tell of what fails
+/// ([`is_stacked`], among others), [`write_out`] writes them.
+///
+/// # Errors
+/// The file cannot be written. No later call may tell so (ext4 that cannot allocate blocks).
+pub fn start_writing(file: &File) -> io::Result<()> {
+    if !has_ranges(file) {
+        return Ok(());
+    }
+    match sync_range(file, 0, 0, libc::SYNC_FILE_RANGE_WRITE) {
+        // The pages are dirty still.
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::OutOfMemory) => {
+            Ok(())
+        }
+        started => started,
+    }
 }
 
 /// Has the kernel report a write of the file that has failed, without waiting for those in progress. If only a sync
@@ -138,11 +150,10 @@ pub fn start_writing(file: &File) {
 /// # Errors
 /// As [`write_out`].
 pub fn earlier_writes(file: &File) -> io::Result<()> {
-    // The first call does nothing but tell whether it exists here, as in `write_out`.
-    match is_stacked(file) || sync_range(file, 0, 0, 0).is_err() {
-        true => file.sync_data(),
+    match has_ranges(file) {
         // No page is there to wait for.
-        false => sync_range(file, BEHIND_ALL_PAGES, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE),
+        true => sync_range(file, BEHIND_ALL_PAGES, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE),
+        false => file.sync_data(),
     }
 }
 
@@ -153,21 +164,16 @@ pub fn earlier_writes(file: &File) -> io::Result<()> {
 /// The file cannot be written, or what was written before could not be. The kernel reports that once: a second call
 /// may succeed, and so may the sync of a program that opens the file later.
 pub fn write_out(file: &File) -> io::Result<()> {
-    // Its result tells whether the call exists here: the result of one that waits may be the only report of a loss.
-    let begun = match is_stacked(file) {
-        true => Err(Errno::NOTSUP.into()),
-        false => sync_range(file, 0, 0, libc::SYNC_FILE_RANGE_WRITE),
-    };
-    let Err(error) = begun else {
-        let waits = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-        return sync_range(file, 0, 0, waits | libc::SYNC_FILE_RANGE_WRITE);
-    };
-    match Errno::from_io_error(&error) {
-        Some(Errno::NOSYS | Errno::NOTSUP | Errno::INVAL | Errno::SPIPE | Errno::PERM) => {
-            file.sync_data()
-        }
-        _ => Err(error),
+    let waits = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    match has_ranges(file) {
+        true => sync_range(file, 0, 0, waits | libc::SYNC_FILE_RANGE_WRITE),
+        false => file.sync_data(),
     }
+}
+
+/// Whether sync_file_range(2) works on a file, and tells of its failed writes. This takes no report of one.
+fn has_ranges(file: &File) -> bool {
+    !is_stacked(file) && sync_range(file, 0, 0, 0).is_ok()
 }
 
 /// sync_file_range(2): to the end of the file, if `len` is 0.

@@ -95,20 +95,18 @@ fn what_is_unmounted_beside_a_command_is_not_kept_by_it() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n", "{}", text(&output));
 }
 
-/// The kernel reports a failed write once, and then its page is clean.
-#[test]
-fn what_a_disk_does_not_take_fails_a_watched_run_and_stays_in_the_cache() {
-    // The disk lies on a file system with less space than it has.
-    let script = "mkdir back disk; mount -t tmpfs -o size=4M none back || exit 77
-        truncate -s 64M back/image
-        mkfs.ext4 -q -F -O ^has_journal -E lazy_itable_init=1,nodiscard back/image || exit 77
-        mount -o loop back/image disk || exit 77
+/// Has a watched command write to `disk/copy` on a disk that does not take all of it; `prepare` mounts the disk.
+#[track_caller]
+fn a_watched_write_fails(prepare: &str) {
+    let script = format!(
+        "{prepare}
         touch disk/copy; head -c 12000000 /dev/urandom > data
         ended=0; \"$0\" run --engine watch --path disk --json cp data disk/copy || ended=$?
-        echo $ended";
+        echo $ended"
+    );
     within(Duration::from_secs(300), || {
         let dir = scratch();
-        let Some(output) = in_namespace(dir.path(), script) else { return Some(()) };
+        let Some(output) = in_namespace(dir.path(), &script) else { return Some(()) };
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let json = said.lines().find(|line| line.starts_with('{')).unwrap_or_default();
         let report: Value = serde_json::from_str(json).unwrap();
@@ -121,4 +119,30 @@ fn what_a_disk_does_not_take_fails_a_watched_run_and_stays_in_the_cache() {
         assert_eq!((&report["complete"], &report["evicted_bytes"]), (&false.into(), &0.into()));
         Some(())
     });
+}
+
+/// The kernel reports a failed write once, and then its page is clean.
+#[test]
+fn what_a_disk_does_not_take_fails_a_watched_run_and_stays_in_the_cache() {
+    // The disk lies on a file system with less space than it has.
+    a_watched_write_fails(
+        "mkdir back disk; mount -t tmpfs -o size=4M none back || exit 77
+        truncate -s 64M back/image
+        mkfs.ext4 -q -F -O ^has_journal -E lazy_itable_init=1,nodiscard back/image || exit 77
+        mount -o loop back/image disk || exit 77",
+    );
+}
+
+/// That is reported to the call that starts the write, and to no later one.
+#[test]
+fn a_file_for_which_no_blocks_can_be_allocated_fails_a_watched_run() {
+    // The bitmap of the free blocks is overwritten.
+    a_watched_write_fails(
+        "mkdir disk; truncate -s 32M image
+        mkfs.ext4 -q -F -b 4096 -O metadata_csum,^flex_bg,^has_journal image || exit 77
+        bitmap=$(dumpe2fs image 2>&1 | sed -n 's/.*Block bitmap at \\([0-9]*\\).*/\\1/p' | head -n 1)
+        [ -n \"$bitmap\" ] || exit 77
+        head -c 4096 /dev/urandom | dd of=image bs=4096 seek=$bitmap conv=notrunc status=none
+        mount -o loop,errors=continue image disk || exit 77",
+    );
 }

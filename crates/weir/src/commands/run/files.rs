@@ -6,9 +6,10 @@
 //! 3. At most `most` files are open here. The one that was opened least recently is finished when there are more:
 //!    its pages are written and dropped, and it is closed.
 //! 4. The table's lock is not held during a system call that may wait.
-//! 5. The kernel reports a failed write once, and that report may reach this process alone; then, the page is clean.
-//!    So before pages of a file are dropped, the kernel is asked for it. A report is kept for the end, and the file's
-//!    pages stay: they may be the only copy of the data.
+//! 5. The kernel reports a failed write once, and that report may reach this process alone: when a write is started, or
+//!    later; then, the page is clean. So each call that may report it is heeded, and before pages of a file are
+//!    dropped, the kernel is asked. A report is kept for the end, and the file's pages stay: they may be the only copy
+//!    of the data. What a program writes between that question and the drop is not covered.
 
 use super::report::Watch;
 use parking_lot::Mutex;
@@ -299,8 +300,10 @@ impl Files {
                 self.table.lock().remove(key);
                 continue;
             }
-            if tracked.writes.load(Ordering::Relaxed) {
-                start_writing(&tracked.file);
+            if let Err(error) = tracked.start_writing() {
+                self.table.lock().remove(key);
+                self.could_not_write(tracked, error);
+                continue;
             }
             new += tracked.new_bytes(metadata.len());
         }
@@ -327,9 +330,13 @@ impl Files {
             self.has_appeared(&created);
         }
         files.extend(std::mem::take(&mut *self.table.lock()).files.into_values());
-        for file in files.iter().filter(|file| file.writes.load(Ordering::Relaxed)) {
-            start_writing(&file.file);
-        }
+        files.retain(|file| match file.start_writing() {
+            Ok(()) => true,
+            Err(error) => {
+                self.could_not_write(file, error);
+                false
+            }
+        });
         for file in &files {
             self.finish(file);
         }
@@ -414,13 +421,22 @@ impl Table {
 }
 
 impl Tracked {
-    /// Tells of a write of the file that has failed (5).
+    /// Starts to write what the command wrote, and tells if that fails (5).
+    fn start_writing(&self) -> std::io::Result<()> {
+        match self.writes.load(Ordering::Relaxed) {
+            true => start_writing(&self.file),
+            false => Ok(()),
+        }
+    }
+
+    /// Tells of a write of the file that has failed (5). What is dirty now is written first: to drop pages writes, too,
+    /// and does not tell of a failure.
     fn settled(&self) -> std::io::Result<()> {
         let size = || self.file.metadata().map_or(0, |metadata| metadata.len());
         // For a stacked file this takes a sync, which is made only if there are pages to drop then.
         let is_due = || !is_stacked(&self.file) || self.new_bytes(size()) > 0;
         match self.writes.load(Ordering::Relaxed) && is_due() {
-            true => earlier_writes(&self.file),
+            true => start_writing(&self.file).and_then(|()| earlier_writes(&self.file)),
             false => Ok(()),
         }
     }
@@ -485,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_named_and_not_dropped() {
+    fn what_cannot_be_written_is_named() {
         let files = Files::new(Vec::new(), 0, None);
         for number in 0..20 {
             // A pipe can be neither written out nor synced.
