@@ -31,7 +31,6 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -178,7 +177,9 @@ fn enter() -> io::Result<()> {
         std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
     }
     // What is mounted from here on is seen in this namespace alone. What is unmounted outside of it is unmounted here,
-    // too: otherwise, the file system would stay in use, perhaps with data that is not written.
+    // too: otherwise, the file system would stay in use, perhaps with data that is not written. On the way, all mounts
+    // become shared, since that alone makes unbindable ones bindable (before Linux 6.17).
+    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::SHARED)?;
     Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM)?)
 }
 
@@ -199,15 +200,14 @@ fn over(peer: &Peer, path: &Path, at: &Path, flags: MountFlags) -> io::Result<()
     })
 }
 
-/// Mounts connections over `paths`, in a namespace of this process, and again what is mounted below them.
+/// Mounts connections over `paths`, in a namespace of this process, and again what is mounted below them, each of which
+/// takes a descriptor meanwhile.
 ///
 /// # Errors
 /// The kernel, or the container that this process runs in, refuses a namespace; or a path cannot be served.
 pub fn cover(peer: &Peer, paths: &[PathBuf]) -> io::Result<()> {
     let here = std::env::current_dir()?;
     enter()?;
-    // A descriptor for each mount below a path.
-    let _raised = MoreDescriptors::allow();
     // All of them before the first one is covered: it would hide the file systems below it.
     let mut places = BTreeMap::new();
     for mounted in mounts() {
@@ -249,26 +249,6 @@ pub fn cover(peer: &Peer, paths: &[PathBuf]) -> io::Result<()> {
     }
     // From the root, so that it leads to what is mounted now.
     std::env::set_current_dir(&here)
-}
-
-/// The soft limit of open files is the hard one until this is dropped: the program gets the limit from before.
-struct MoreDescriptors(Rlimit);
-
-impl MoreDescriptors {
-    fn allow() -> Self {
-        let before = getrlimit(Resource::Nofile);
-        let raised = Rlimit { current: before.maximum, maximum: before.maximum };
-        // If it fails, the limit may suffice.
-        let _ = setrlimit(Resource::Nofile, raised);
-        Self(before)
-    }
-}
-
-impl Drop for MoreDescriptors {
-    fn drop(&mut self) {
-        // It was allowed before.
-        let _ = setrlimit(Resource::Nofile, self.0);
-    }
 }
 
 /// A place to mount something on.

@@ -4,7 +4,8 @@
 //! Sound because no handler of the signal runs, and no other part of the program sets its action.
 #![allow(unsafe_code, reason = "neither std nor rustix ignores signals")]
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use super::soft_limit;
+use rustix::process::Resource;
 
 /// Has a write beyond the limit fail and the process go on. Programs that it starts ignore the signal, too.
 pub(crate) fn outlive() {
@@ -14,24 +15,20 @@ pub(crate) fn outlive() {
 
 /// This process writes for other programs, whose own limits the kernel applies to them, until this is dropped.
 pub(crate) struct Raised {
-    before: Rlimit,
+    _limit: soft_limit::Raised,
     action: libc::sighandler_t,
 }
 
 /// Raises the limit as far as this user may, and has a write beyond it fail and the process go on.
 pub(crate) fn raise() -> Raised {
-    let before = getrlimit(Resource::Fsize);
-    // That is allowed.
-    let raised = Rlimit { current: before.maximum, maximum: before.maximum };
-    let _ = setrlimit(Resource::Fsize, raised);
+    let limit = soft_limit::raise(Resource::Fsize);
     // SAFETY: see the header.
     let action = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    Raised { before, action }
+    Raised { _limit: limit, action }
 }
 
 impl Drop for Raised {
     fn drop(&mut self) {
-        let _ = setrlimit(Resource::Fsize, self.before);
         // SAFETY: see the header; it is the action from before.
         unsafe { libc::signal(libc::SIGXFSZ, self.action) };
     }

@@ -43,6 +43,7 @@ mod runtime;
 pub(crate) mod serve;
 mod service_manager;
 mod set_attributes;
+mod soft_limit;
 pub(crate) mod stat;
 pub(crate) mod status;
 mod stop_signals;

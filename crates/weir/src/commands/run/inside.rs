@@ -1,6 +1,7 @@
 //! The process that becomes the command.
 
 use super::options::{Args, Engine, NOT_EXECUTED, NOT_FOUND, NOT_RUN};
+use crate::commands::descriptors;
 use crate::ended::Ended;
 use crate::output::complain;
 use std::io;
@@ -26,7 +27,11 @@ pub(super) fn run(number: i32, args: &Args) -> Result<Ended> {
             opens::install().and_then(|listener| peer.serve(Path::new("opens"), &listener))
         }
         (_, Some(stage)) => cover_all(&peer, stage),
-        (_, None) => cover(&peer, &args.path),
+        (_, None) => {
+            // The command gets the limit from before.
+            let _raised = descriptors::raise();
+            cover(&peer, &args.path)
+        }
     };
     if let Err(error) = prepared {
         // The process outside says why, or tries another engine.
