@@ -14,8 +14,9 @@ use weir_tools::mounts::Place;
 use weir_tools::origin::Origin;
 use weir_tools::sync::sync;
 use weir_vfs::{
-    Access, Attr, Caller, CreateMode, Created, DirPage, Error, FileId, FileKind, FileSystem,
-    FileSystemDecorator, NewFile, OpenFile, ReaddirRequest, RenameFlags, Result, SetAttr, SetTime,
+    Access, Attr, Caller, CreateMode, Created, DirPage, EntryName, Error, FileId, FileKind,
+    FileSystem, FileSystemDecorator, NewFile, OpenFile, ReaddirRequest, RenameFlags, Result,
+    SetAttr, SetTime,
 };
 
 const OWN: &Caller = &Caller::Own;
@@ -61,6 +62,8 @@ enum When {
     Listed,
     /// When the copy of the file has begun.
     Begun,
+    /// When it is about to become another name of a file that was copied.
+    Linked,
 }
 
 /// A destination where another program saves a new file as `file`, once.
@@ -99,6 +102,11 @@ impl FileSystemDecorator for Shared {
         let made = self.store.create(caller, new, mode).await?;
         self.save(When::Begun).await?;
         Ok(made)
+    }
+
+    async fn link(&self, caller: &Caller, id: FileId, entry: EntryName<'_>) -> Result<Attr> {
+        self.save(When::Linked).await?;
+        self.store.link(caller, id, entry).await
     }
 }
 
@@ -202,6 +210,28 @@ async fn a_file_that_appears_meanwhile_is_not_replaced_without_a_question() {
     let (said, is_theirs, asked) = copy_beside(options, false, When::Begun).await;
     assert!(is_theirs && said.failures[0].contains("file exists"), "{said:?}");
     assert_eq!((said.failures.len(), said.files, asked), (1, 0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_appears_is_not_replaced_by_another_name_of_a_copy() {
+    for (overwrite, asks) in [(Overwrite::Update, false), (Overwrite::Replace, true)] {
+        let cache = cache();
+        let from = cache.mount(Arc::new(Source { store: memory().await, refused: None }));
+        let id = write(&from, "a", &[7; 100_000]).await;
+        from.link(OWN, id, from.root().entry(b"file")).await.unwrap();
+        let store = MemoryFs::new();
+        let plain = cache.mount(store.clone());
+        let is_saved = AtomicBool::new(false);
+        let to = cache.mount(Arc::new(Shared { store, when: When::Linked, is_saved }));
+        let preserve = true;
+        let options = Options { recursive: true, preserve, overwrite, asks, ..Options::default() };
+        let copier = Arc::new(Copier::new(options, 32 << 20, No(Arc::default())));
+        copier.copy(vec![(root(&from).await, root(&to).await)]).await;
+        let said = copier.summary(Duration::ZERO, 0);
+        assert_eq!(find(&plain, &["file"]).await.unwrap().size, 0, "theirs: {said:?}");
+        assert!(said.failures[0].contains("file exists"), "{said:?}");
+        assert_eq!((said.failures.len(), said.files), (1, 1));
+    }
 }
 
 /// Makes a mirror of a source in which `x`, a file or a directory, may not be read.

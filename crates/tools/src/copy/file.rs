@@ -172,8 +172,7 @@ async fn stream_in_place(
     let from = stream.metadata().asked(|| format!("read {from_shown}"))?;
     if from.is_file() {
         let read = || format!("read {from_shown}");
-        let is_numbered = from.ino() == there.id.ino || source::is_shown_as(&there, from.ino());
-        let is_alike = is_numbered
+        let is_alike = source::is_shown_as(&there, from.ino())
             && from.len() == there.size
             && from.modified().is_ok_and(|time| time == there.mtime);
         // As in `refuse_source`: a layer in between may show other numbers, but not other changes.

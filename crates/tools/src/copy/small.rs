@@ -11,6 +11,7 @@ use super::file::Source;
 use super::options::{Reflink, Sparse};
 use super::{source, zeros};
 use crate::mounts::Place;
+use futures_util::future::join;
 use std::sync::atomic::Ordering;
 use weir_pagecache::Segment;
 use weir_vfs::{
@@ -113,8 +114,9 @@ async fn is_expressible(
         return Ok(match replaced {
             // It keeps its list and its attributes.
             Some(replaced) => {
-                let list = to.fs.get_acl(replaced.id.acl(AclKind::Access)).await;
-                let names = attributes::users_xattrs(to, replaced.id).await;
+                let acl = replaced.id.acl(AclKind::Access);
+                let (list, names) =
+                    join(to.fs.get_acl(acl), attributes::users_xattrs(to, replaced.id)).await;
                 matches!(list, Ok(None) | Err(Error::NotSupported))
                     && names.is_ok_and(|names| names.is_empty())
             }

@@ -111,17 +111,20 @@ pub fn changed(shown: &str) -> Failure {
 /// or through two servers, have only its inode number, size and times in common.
 pub fn is_same(a: &Attr, b: &Attr) -> bool {
     let times = |attr: &Attr| (attr.kind, attr.size, attr.mtime, attr.ctime);
-    may_be_same(a, b) && (is_one_file_system(a, b) || times(a) == times(b))
+    match is_one_file_system(a, b) {
+        true => a.id.ino == b.id.ino,
+        false => may_be_same(a, b) && times(a) == times(b),
+    }
 }
 
 /// Whether two files may be one by their inode numbers.
 pub(crate) fn may_be_same(a: &Attr, b: &Attr) -> bool {
-    a.id.ino == b.id.ino || is_shown_as(a, b.id.ino) || is_shown_as(b, a.id.ino)
+    is_shown_as(a, b.id.ino) || is_shown_as(b, a.id.ino)
 }
 
-/// Whether a mount of several file systems may show the file with this inode number.
+/// Whether the file may be shown with this inode number: its own, or that on a mount of several file systems.
 pub fn is_shown_as(attr: &Attr, ino: u64) -> bool {
-    number_elsewhere(attr.fsid, attr.id.ino) == ino
+    attr.id.ino == ino || number_elsewhere(attr.fsid, attr.id.ino) == ino
 }
 
 /// Tells the file of one name from that of another name.

@@ -61,6 +61,8 @@ struct Within<'a> {
     from: (&'a Place, FileId),
     /// Its copy was listed to the end before the first file was copied into it.
     is_known: bool,
+    /// This run has made its copy.
+    is_new: bool,
 }
 
 /// An entry of a directory, what was found there, and its destination.
@@ -175,7 +177,8 @@ impl Walk<'_> {
             Err(failure) => return self.copier.fail(failure),
         }
         if attr.kind != FileKind::Directory {
-            match self.is_kept(&attr, &mut to).await {
+            let is_new = within.is_some_and(|within| within.is_new);
+            match self.is_kept(&attr, &mut to, is_new).await {
                 Ok(true) => {
                     add(&self.copier.tally.kept, 1);
                     return;
@@ -292,11 +295,12 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a file that exists stays.
-    async fn is_kept(&self, attr: &Attr, to: &mut Place) -> Result<bool> {
+    /// Whether a file that exists stays. In a new directory none does: what appears there is not replaced.
+    async fn is_kept(&self, attr: &Attr, to: &mut Place, is_new: bool) -> Result<bool> {
         let options = &self.copier.options;
         // The question is about what is there now. A dry run has no directories to look into.
         if options.asks
+            && !is_new
             && !options.dry_run
             && let Some(name) = to.name.clone()
         {
@@ -424,7 +428,7 @@ impl Walk<'_> {
             false => Chain::default(),
         };
         let level = Level { depth: level.depth + 1, above, ..level };
-        let within = Within { from: (&from, attr.id), is_known };
+        let within = Within { from: (&from, attr.id), is_known, is_new };
         let mut page = Some(entries);
         while let Some(entries) = page {
             for target in targets((&from, attr.id), (&to, id), &there, entries).await {
@@ -559,6 +563,10 @@ impl Walk<'_> {
             Err(Error::Exists) if self.copier.options.overwrite == Overwrite::Keep => {
                 add(&self.copier.tally.kept, 1);
                 return Ok(());
+            }
+            // It appeared since the look above.
+            Err(Error::Exists) if self.copier.options.heeds_existing() && to.attr.is_none() => {
+                return Err(Error::Exists).asked(write);
             }
             Err(Error::Exists) => {
                 let link = |name: Vec<u8>| async move {

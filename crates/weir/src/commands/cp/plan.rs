@@ -183,8 +183,7 @@ pub(crate) fn is_inside_locally(location: &Location, dir: &Attr) -> bool {
             u32::try_from(found.ctime_nsec()).unwrap_or_default(),
         ));
         let times = (time(found.modified()), changed);
-        let is_numbered = found.ino() == dir.id.ino || is_shown_as(dir, found.ino());
-        is_numbered && times == (Some(dir.mtime), Some(dir.ctime))
+        is_shown_as(dir, found.ino()) && times == (Some(dir.mtime), Some(dir.ctime))
     })
 }
 
