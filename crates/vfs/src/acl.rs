@@ -159,6 +159,23 @@ impl Acl {
         Self::new(entries.collect::<Result<Vec<_>>>()?)
     }
 
+    /// Decodes the tag, id and rights of each entry of NFSACL, in which a list without named entries has a mask
+    /// all the same.
+    ///
+    /// # Errors [`Error::Invalid`]: they are no valid list.
+    pub fn from_nfsacl(entries: impl IntoIterator<Item = (u32, u32, u32)>) -> Result<Self> {
+        let entry = |(tag, id, rights)| {
+            let rights = AclRights::try_from(rights).map_err(|_| Error::Invalid)?;
+            Ok((who_of(tag, id).ok_or(Error::Invalid)?, rights))
+        };
+        let mut entries = entries.into_iter().map(entry).collect::<Result<Vec<_>>>()?;
+        let rights = |who| entries.iter().find(|entry| entry.0 == who).map(|entry| entry.1);
+        if entries.len() == 4 && rights(AclWho::Mask) == rights(AclWho::Group) {
+            entries.retain(|entry| entry.0 != AclWho::Mask);
+        }
+        Self::new(entries)
+    }
+
     /// Encodes the list.
     pub fn to_xattr(&self) -> Vec<u8> {
         let mut bytes = XATTR_VERSION.to_le_bytes().to_vec();

@@ -1,16 +1,15 @@
 //! Access control lists of files, read by NFSACL, which servers offer at the port of NFS.
 
 use super::V3;
-use super::convert::{Status, handle_of, neutral};
+use super::convert::{Status, handle_of};
+use super::program::call_for;
 use crate::error::{Error, Refusal, Result, Violation};
 use crate::protocol::{Handle, broken};
-use crate::transport::{Expect, Request};
 use std::sync::atomic::Ordering::Relaxed;
-use weir_nfs::nfsacl::{self, Entries, Getacl, GetaclRes, Mask, Procedure};
+use weir_nfs::nfsacl::{self, Entries, Entry, Getacl, GetaclRes, Mask, Procedure};
 use weir_nfs::v3::Error as Nfs3Error;
 use weir_rpc::OpaqueAuth;
-use weir_vfs::{Acl, AclRights, AclWho, who_of};
-use weir_xdr::Decoder;
+use weir_vfs::Acl;
 
 /// For messages.
 const GETACL: &str = "GETACL";
@@ -35,14 +34,7 @@ impl V3 {
             match self.lists(cred, &args).await? {
                 Err(failure) if failure.status() == Nfs3Error::Jukebox && backoff.wait().await => {}
                 Ok(lists) => break lists,
-                Err(failure) => {
-                    return Err(Error::Status {
-                        server: self.server.clone(),
-                        operation: GETACL,
-                        status: failure.status().name().to_owned(),
-                        error: neutral(failure.status()),
-                    });
-                }
+                Err(failure) => return Err(self.failed(GETACL, failure.status())),
             }
         };
         if lists.access.entries.0.is_empty() {
@@ -56,41 +48,29 @@ impl V3 {
 
     async fn lists(&self, cred: &OpaqueAuth, args: &Getacl) -> Result<GetaclRes> {
         let which = (nfsacl::PROGRAM, nfsacl::VERSION, Procedure::Getacl as u32);
-        let mut request =
-            Request::new(which, cred, GETACL, Expect::Results { max_bytes: MAX_BYTES });
-        request.encoder().put(args);
-        let reply = match self.connection().call(request).await {
+        match call_for(self.connection(), cred, which, (GETACL, MAX_BYTES), args).await {
             Err(Error::Refused { refusal, .. })
                 if refusal.is_other_version() || refusal == Refusal::ProcedureUnavailable =>
             {
                 self.has_no_lists.store(true, Relaxed);
-                return Err(weir_vfs::Error::NotSupported.into());
+                Err(weir_vfs::Error::NotSupported.into())
             }
-            reply => reply?,
-        };
-        let mut d = Decoder::new(reply.body);
-        d.get().map_err(|error: weir_xdr::Error| broken(&self.server, GETACL, error.into()))
+            lists => lists,
+        }
     }
 }
 
-/// Decodes a list; `None` if it is none. A list without named entries has a mask on the wire all the same.
+/// Decodes a list; `None` if it is none.
 fn acl_of(list: &Entries) -> Option<Acl> {
-    let entries = list.entries.0.iter().map(|entry| {
-        // Solaris sends additional bits.
-        Some((who_of(entry.tag, entry.id)?, (entry.rights & 7) as AclRights))
-    });
-    let mut entries: Vec<_> = entries.collect::<Option<_>>()?;
-    let rights = |who| entries.iter().find(|entry| entry.0 == who).map(|entry| entry.1);
-    if entries.len() == 4 && rights(AclWho::Mask) == rights(AclWho::Group) {
-        entries.retain(|entry| entry.0 != AclWho::Mask);
-    }
-    Acl::new(entries).ok()
+    // Solaris sends additional bits.
+    let entry = |entry: &Entry| (entry.tag, entry.id, entry.rights & 7);
+    Acl::from_nfsacl(list.entries.0.iter().map(entry)).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_nfs::nfsacl::Entry;
+    use weir_vfs::AclWho;
 
     #[test]
     fn lists_are_decoded_from_the_wire() {

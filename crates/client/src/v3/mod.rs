@@ -162,7 +162,7 @@ impl V3 {
         F: Status,
     {
         let (outcome, _) = self.outcome(cred, args).await?;
-        outcome.map_err(|failure| self.failed(A::PROCEDURE, failure.status()))
+        outcome.map_err(|failure| self.failed(A::PROCEDURE.name(), failure.status()))
     }
 
     /// The same, with the results of a failure, and whether the server may have executed the call
@@ -221,10 +221,10 @@ impl V3 {
         d.get().map_err(|error| broken(&self.server, procedure.name(), error.into()))
     }
 
-    fn failed(&self, procedure: Procedure, error: Nfs3Error) -> Error {
+    fn failed(&self, operation: &'static str, error: Nfs3Error) -> Error {
         Error::Status {
             server: Arc::clone(&self.server),
-            operation: procedure.name(),
+            operation,
             status: error.name().to_owned(),
             error: neutral(error),
         }
@@ -572,7 +572,7 @@ impl Protocol for V3 {
                 Some(Err(violation)) => return Err(broken(&self.server, "read", violation)),
                 None => match self.decode::<Nfs3Error>(Procedure::Read, &reply)? {
                     Nfs3Error::Jukebox if backoff.wait().await => {}
-                    error => return Err(self.failed(Procedure::Read, error)),
+                    error => return Err(self.failed(Procedure::Read.name(), error)),
                 },
             }
         }

@@ -27,7 +27,7 @@ impl V3 {
             match outcome {
                 // Not every server supports exclusive creation.
                 Err(failure) if failure.status() == Nfs3Error::NotSupp => {}
-                Err(failure) => return Err(self.failed(Procedure::Create, failure.status())),
+                Err(failure) => return Err(self.failed(Procedure::Create.name(), failure.status())),
                 Ok(created) => {
                     let mut node = self.created(cred, &entry, created).await?;
                     node.attr = retried::complete(self, cred, &entry, &node).await?;
@@ -63,7 +63,7 @@ impl V3 {
                         {
                             return Ok(node);
                         }
-                        return Err(self.failed(Procedure::Symlink, failure.status()));
+                        return Err(self.failed(Procedure::Symlink.name(), failure.status()));
                     }
                 }
             }
@@ -104,7 +104,7 @@ impl V3 {
                 {
                     return Ok(attr);
                 }
-                Err(self.failed(Procedure::Link, failure.status()))
+                Err(self.failed(Procedure::Link.name(), failure.status()))
             }
         }
     }
@@ -131,7 +131,7 @@ impl V3 {
         match status {
             // The name is gone as requested: the first call removed it, or there was none.
             Err(Nfs3Error::NoEnt) if resent => Ok(()),
-            status => status.map_err(|error| self.failed(procedure, error)),
+            status => status.map_err(|error| self.failed(procedure.name(), error)),
         }
     }
 
@@ -159,7 +159,7 @@ impl V3 {
             {
                 Ok(())
             }
-            Err(failure) => Err(self.failed(Procedure::Rename, failure.status())),
+            Err(failure) => Err(self.failed(Procedure::Rename.name(), failure.status())),
         }
     }
 }

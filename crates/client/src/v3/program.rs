@@ -1,4 +1,4 @@
-//! Programs other than NFS itself (MOUNT, NLM), and the port mapper that knows their ports.
+//! Programs other than NFS itself (MOUNT, NLM, NFSACL), and the port mapper that knows their ports.
 
 use super::V3;
 use crate::error::{Error, Refusal, Result};

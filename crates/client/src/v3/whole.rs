@@ -95,7 +95,7 @@ impl V3 {
             {
                 Ok(Node { handle, attr })
             }
-            Err(failure) => Err(self.failed(Procedure::Rename, failure.status())),
+            Err(failure) => Err(self.failed(Procedure::Rename.name(), failure.status())),
         }
     }
 

@@ -15,7 +15,7 @@ use weir_nfs::nfsacl::{
     Setacl, SetaclRes,
 };
 use weir_nfs::v3::{Error, Failure};
-use weir_vfs::{Acl, AclKind, AclRights, AclWho, Attr, FileKind, tag_of, who_of};
+use weir_vfs::{Acl, AclKind, AclRights, AclWho, Attr, FileKind, tag_of};
 use weir_xdr::{Decoder, Encoder};
 
 /// NFSACL version 3.
@@ -182,19 +182,14 @@ fn from_wire(list: &Entries) -> Result<Option<Acl>, Error> {
     if list.entries.0.is_empty() {
         return Ok(None);
     }
-    let mut entries: Vec<(AclWho, AclRights)> = Vec::new();
-    for entry in &list.entries.0 {
-        let who = who_of(entry.tag & !DEFAULT_TAG, entry.id).ok_or(Error::Inval)?;
+    let (mask, _) = tag_of(AclWho::Mask);
+    let entry = |entry: &Entry| {
+        let tag = entry.tag & !DEFAULT_TAG;
         // Solaris sends additional bits in masks.
-        let rights = if who == AclWho::Mask { entry.rights & 7 } else { entry.rights };
-        entries.push((who, AclRights::try_from(rights).map_err(|_| Error::Inval)?));
-    }
-    // Remove the mask that `to_wire` adds to a list without named entries.
-    let rights = |who| entries.iter().find(|e| e.0 == who).map(|e| e.1);
-    if entries.len() == 4 && rights(AclWho::Mask) == rights(AclWho::Group) {
-        entries.retain(|e| e.0 != AclWho::Mask);
-    }
-    Acl::new(entries).map(Some).map_err(convert::error)
+        let rights = if tag == mask { entry.rights & 7 } else { entry.rights };
+        (tag, entry.id, rights)
+    };
+    Acl::from_nfsacl(list.entries.0.iter().map(entry)).map(Some).map_err(convert::error)
 }
 
 #[cfg(test)]
