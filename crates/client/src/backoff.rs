@@ -4,7 +4,7 @@
 //! 1. Pauses double, up to a second. This bounds how much longer than necessary a client waits when
 //!    a grace period ends, or a server is back.
 //! 2. A soft mount waits as long for the end of a delay as for a reply, and at least for [`LEAST_PATIENCE`]. The time
-//!    counts from the first pause on, attempts included.
+//!    counts from the first pause on, attempts included, but not what a pause took longer: this process stood still.
 
 use std::time::Duration;
 use tokio::time::Instant;
@@ -42,9 +42,16 @@ impl Backoff {
 
     /// Waits, or returns false at once if the time is used up.
     pub(crate) async fn wait(&mut self) -> bool {
-        let Some(pause) = self.pause(Instant::now()) else { return false };
+        let begun = Instant::now();
+        let Some(pause) = self.pause(begun) else { return false };
         tokio::time::sleep(pause).await;
+        self.leave_out(begun.elapsed().saturating_sub(pause));
         true
+    }
+
+    /// Does not count time in which this process stood still.
+    fn leave_out(&mut self, stood: Duration) {
+        self.begun = self.begun.map(|begun| begun + stood);
     }
 
     /// The next pause, or `None` if the time is used up.
@@ -99,5 +106,16 @@ mod tests {
         let slow = pauses_between(Backoff::new(false, limit), Duration::from_secs(60));
         assert_eq!(slow.count(), 3, "attempts count, too");
         assert_eq!(pauses(Backoff::new(true, limit)).nth(100_000), Some(1000));
+    }
+
+    #[test]
+    fn a_standstill_does_not_count() {
+        let (mut backoff, begun) = (Backoff::new(false, Duration::ZERO), Instant::now());
+        let stood = Duration::from_secs(600);
+        assert_eq!(backoff.pause(begun), Some(FIRST));
+        assert!(backoff.pause(begun + stood).is_none());
+        backoff.leave_out(stood);
+        assert!(backoff.pause(begun + stood).is_some());
+        assert!(backoff.pause(begun + stood + LEAST_PATIENCE).is_none());
     }
 }

@@ -3,8 +3,8 @@
 //! Must not be called on an executor's thread, which would wait instead of running other tasks.
 //!
 //! A call that finds no other in progress sends its requests and receives the replies on the caller's thread, and those
-//! of calls that other threads begin meanwhile. Between calls, and for reads and writes at an offset of more than 1
-//! MiB, and with `nconnect` more than 1, threads of the export do that. Renewals, and answers to calls of the
+//! of calls that other threads begin meanwhile. Between calls, and for `read_at` and `write_at` of more than 1 MiB,
+//! and with `nconnect` more than 1, threads of the export do that. Renewals, and answers to calls of the
 //! server, may be late by a tenth of a second while calls come that need no request. After fork(2), only the parent may
 //! use the export.
 //!

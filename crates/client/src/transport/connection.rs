@@ -242,6 +242,16 @@ impl Call {
         since.elapsed()
     }
 
+    /// Whether the server has not answered in time.
+    fn is_late(&self, patience: &Patience, progress: Option<Instant>) -> bool {
+        self.waited(self.sent, progress) > patience.timeo
+    }
+
+    /// Whether the call fails.
+    fn has_expired(&self, patience: &Patience, progress: Option<Instant>) -> bool {
+        !patience.hard && self.waited(self.first_sent, progress) > patience.limit()
+    }
+
     fn is_bulk(&self) -> bool {
         matches!(&self.expect, Expect::Read(target, _) if target.len >= IN_PLACE_BYTES)
     }
@@ -387,7 +397,10 @@ impl Shared {
         loop {
             sleep(quarter).await;
             self.leave_out_standstill(quarter);
-            if !self.has_late_call() {
+            let patience = &self.patience;
+            let late = |call: &Call, progress| call.is_late(patience, progress);
+            let due = |call: &Call, at| late(call, at) || call.has_expired(patience, at);
+            if self.call_that(due).is_none() {
                 continue;
             }
             // The reply may have come while this process stood still for less than that.
@@ -396,12 +409,7 @@ impl Shared {
             self.leave_out_standstill(reading);
             // Before calls expire: with `retrans=0` a call becomes late and expires at the same
             // time.
-            let late = {
-                let table = self.table.lock();
-                let waited = |call: &Call| call.waited(call.sent, table.progress);
-                let mut calls = table.calls.values();
-                calls.find(|call| waited(call) > self.patience.timeo).map(|call| call.operation)
-            };
+            let late = self.call_that(late);
             let is_in_use = self.expire();
             if let Some(operation) = late {
                 tracing::warn!("{}: no answer to {operation}", self.peer.name);
@@ -437,30 +445,22 @@ impl Shared {
         }
     }
 
-    /// Whether a call has waited so long that it is sent again, or fails.
-    fn has_late_call(&self) -> bool {
-        let Patience { timeo, hard, .. } = self.patience;
+    /// The operation of a call of which this is true, if there is one.
+    fn call_that(&self, is: impl Fn(&Call, Option<Instant>) -> bool) -> Option<&'static str> {
         let table = self.table.lock();
-        let is_late = |call: &Call| {
-            call.waited(call.sent, table.progress) > timeo
-                || !hard && call.waited(call.first_sent, table.progress) > self.patience.limit()
-        };
-        table.calls.values().any(is_late)
+        let mut calls = table.calls.values();
+        calls.find(|call| is(call, table.progress)).map(|call| call.operation)
     }
 
     /// Fails expired soft calls. Returns whether the connection was sending one of them, or receiving its
     /// reply: it refers to that call's message or destination until it is re-established.
     fn expire(&self) -> bool {
-        if self.patience.hard {
-            return false;
-        }
-        let limit = self.patience.limit();
         let (expired, unsent, being_received) = {
             let table = &mut *self.table.lock();
             let progress = table.progress;
-            let late = |call: &mut Call| call.waited(call.first_sent, progress) > limit;
+            let has_expired = |call: &mut Call| call.has_expired(&self.patience, progress);
             let expired: HashMap<u32, Call> =
-                table.calls.extract_if(|_, call| late(call)).collect();
+                table.calls.extract_if(|_, call| has_expired(call)).collect();
             let is_expired = |xid: Option<u32>| xid.is_some_and(|xid| expired.contains_key(&xid));
             let unsent = match expired.is_empty() {
                 true => VecDeque::new(),

@@ -196,21 +196,21 @@ impl V4 {
                 if v4.connections.iter().any(Connection::has_ended) {
                     return;
                 }
-                if v4.lease_due.load(Relaxed)
-                    && !v4.silent.load(Relaxed)
-                    && let Err(error) = v4.ask_lease().await
-                {
-                    tracing::warn!("{error}");
-                }
-                let now = since_boot();
-                if v4.lease().is_none_or(|lease| now.saturating_sub(renewed) < lease / 3) {
+                if v4.silent.load(Relaxed) {
                     continue;
                 }
-                renewed = now;
-                if !v4.silent.load(Relaxed)
-                    && let Err(error) = v4.renew().await
+                let now = since_boot();
+                if v4.lease().is_some_and(|lease| now.saturating_sub(renewed) >= lease / 3) {
+                    renewed = now;
+                    if let Err(error) = v4.renew().await {
+                        tracing::warn!("{error}");
+                    }
+                }
+                // After that: a server may delay its answer.
+                if v4.lease_due.load(Relaxed)
+                    && let Err(error) = v4.ask_lease().await
                 {
-                    tracing::warn!("{error}");
+                    tracing::debug!("{error}");
                 }
             }
         });
