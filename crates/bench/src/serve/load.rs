@@ -370,7 +370,10 @@ impl Target {
         std::thread::spawn(move || drop(finished.send(read())));
         loop {
             match done.recv_timeout(LOOK) {
-                Ok(outcome) => return outcome.asked(asked),
+                Ok(outcome) => {
+                    interrupt::check()?;
+                    return outcome.asked(asked);
+                }
                 Err(RecvTimeoutError::Timeout) => interrupt::check()?,
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(Failure::new(asked(), "the thread ended"));
