@@ -12,7 +12,6 @@ use crate::wire::abi::{self, ForgetOne};
 use crate::wire::reply::{Entry, Errno, attr_out, entry_out};
 use crate::wire::request::Requester;
 use sharded_slab::Slab;
-use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -149,11 +148,6 @@ impl Answer {
     }
 }
 
-/// Whether a file that is not empty has no data in the store.
-pub(super) fn has_no_space(attr: &Attr) -> bool {
-    attr.kind == FileKind::Regular && attr.allocated == 0 && attr.size > 0
-}
-
 /// An operation's answer.
 pub(super) type Answered = Result<Answer, Errno>;
 
@@ -206,7 +200,7 @@ impl Mounted {
     /// A use of a file's node.
     pub(super) fn learn(&self, attr: Attr) -> Entry {
         let node = self.nodes.learn(&attr);
-        let attr = self.shown(node, &attr).into_owned();
+        let attr = self.shown(node, attr);
         Entry { node, attr, valid: self.settings.valid }
     }
 
@@ -223,7 +217,7 @@ impl Mounted {
 
     pub(super) fn attr_answer(&self, node: u64, attr: &Attr) -> Answer {
         self.nodes.note_change(node, attr.change);
-        let attr = self.shown(node, attr);
+        let attr = self.shown(node, attr.clone());
         let mut out = attr_out(&attr, self.settings.valid);
         if self.nodes.has_hidden(node) {
             out.attr.nlink = out.attr.nlink.saturating_sub(1);
@@ -232,21 +226,24 @@ impl Mounted {
     }
 
     /// A file's attributes as programs see them.
-    pub(super) fn shown<'a>(&self, node: u64, attr: &'a Attr) -> Cow<'a, Attr> {
+    pub(super) fn shown(&self, node: u64, mut attr: Attr) -> Attr {
         if node == abi::ROOT {
             self.note_root(attr.fsid);
         }
-        let mut shown = Cow::Borrowed(attr);
-        let number = self.number(attr.id.ino, Some(attr.fsid));
-        if number != attr.id.ino {
-            shown.to_mut().id.ino = number;
+        if self.may_hide_data(node, &attr) {
+            attr.allocated = PAGE_SIZE as u64;
         }
-        // Programs take a file without space for one hole (GNU tar: `--sparse`), and what was stored through a mapping
-        // is not here.
-        if has_no_space(attr) && self.nodes.may_be_mapped_for_writing(node) {
-            shown.to_mut().allocated = PAGE_SIZE as u64;
-        }
-        shown
+        attr.id.ino = self.number(attr.id.ino, Some(attr.fsid));
+        attr
+    }
+
+    /// Whether what was stored through a mapping, which is not here, may be the only data of a file. Programs take a
+    /// file without space for one hole (GNU tar: `--sparse`).
+    pub(super) fn may_hide_data(&self, node: u64, attr: &Attr) -> bool {
+        attr.kind == FileKind::Regular
+            && attr.allocated == 0
+            && attr.size > 0
+            && self.nodes.may_be_mapped_for_writing(node)
     }
 
     /// Notes the number of the root's file system. If it is another one than before, files keep their inode numbers.

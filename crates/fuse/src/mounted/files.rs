@@ -1,6 +1,6 @@
 //! Open files: data.
 
-use crate::mounted::file_system::{Answer, Answered, Keeper, Mounted, has_no_space};
+use crate::mounted::file_system::{Answer, Answered, Keeper, Mounted};
 use crate::mounted::handles::OpenFile;
 use crate::mounted::locks::flock_owner;
 use crate::mounted::names::new_attributes;
@@ -94,7 +94,7 @@ impl Mounted {
         // A program may have asked for the attributes in between: that says nothing of the pages.
         let dropped = self.nodes.drops_pages(node, attr.change).then_some(attr.change);
         let (fh, flags) = self.enter(file, node, args.flags, dropped)?;
-        if has_no_space(&attr) && self.nodes.may_be_mapped_for_writing(node) {
+        if self.may_hide_data(node, &attr) {
             // From now on, others are shown.
             self.drop_attributes(node);
         }
@@ -175,7 +175,7 @@ impl Mounted {
                 return Err(errno);
             }
         };
-        let attr = self.shown(node, &attr).into_owned();
+        let attr = self.shown(node, attr);
         let mut out = entry_out(&Entry { node, attr, valid: self.settings.valid });
         if self.nodes.has_hidden(node) {
             out.attr.nlink = out.attr.nlink.saturating_sub(1);

@@ -5,40 +5,37 @@
 //!    change by others is detected.
 //! 3. The end and its outcome are noted under one hold of the state's lock: no look at the store comes in between.
 
+use crate::mapping::State;
 use crate::mapping::invalidate_lock::InvalidateLock;
-use crate::mapping::{Mapping, State};
-use std::sync::Arc;
 use weir_base::sync::MutexGuard;
 
-/// A change that was noted as begun. Its drop notes the end, unless [`end`](Self::end) did.
+/// A change that was noted as begun. Its drop notes the end, unless [`end`](Self::end) did. (Changes of the size and of
+/// holes: `Noted` in `truncate.rs`.)
 pub(crate) struct AttributeChange {
-    mapping: Arc<Mapping>,
+    exclusive: InvalidateLock,
     /// That of the overlay when the change has begun.
     pub(crate) generation: u64,
     has_ended: bool,
-    _exclusive: InvalidateLock,
 }
 
 impl InvalidateLock {
     /// Notes the begin of a change of attributes.
     pub(crate) fn begin_change(self) -> AttributeChange {
-        let mapping = self.mapping.clone();
         let generation = {
-            let mut state = mapping.state.lock();
+            let mut state = self.mapping.state.lock();
             state.overlay.begin();
             state.overlay.generation()
         };
-        AttributeChange { mapping, generation, has_ended: false, _exclusive: self }
+        AttributeChange { exclusive: self, generation, has_ended: false }
     }
 }
 
 impl AttributeChange {
     /// Notes the end. The caller notes the outcome in the state.
     pub(crate) fn end(&mut self) -> MutexGuard<'_, State> {
-        let mut state = self.mapping.state.lock();
-        if !std::mem::replace(&mut self.has_ended, true) {
-            state.overlay.end();
-        }
+        self.has_ended = true;
+        let mut state = self.exclusive.mapping.state.lock();
+        state.overlay.end();
         state
     }
 }

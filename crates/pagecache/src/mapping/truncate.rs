@@ -39,7 +39,7 @@ pub(crate) enum Transfer {
     Copy,
 }
 
-/// A change of the store that was noted as begun; its drop notes the end.
+/// A change of the store that was noted as begun; its drop notes the end. (Changes of attributes: `AttributeChange`.)
 struct Noted<'a>(&'a Mapping);
 
 impl Drop for Noted<'_> {

@@ -113,7 +113,7 @@ struct EntryRequest {
     is_slow: AtomicBool,
 }
 
-/// An entry with its attributes; `None` if it was removed meanwhile.
+/// An entry with its attributes; `None` if it is to be left out: removed meanwhile, or refused to this client.
 async fn entry(
     cx: &Context,
     dir: &Target<'_>,
@@ -123,8 +123,8 @@ async fn entry(
     let EntryRequest { asked, beyond, errors, besides, may_search, is_slow } = request;
     let (cookie, name) = (found.cookie, found.name[..].into());
     if !may_search {
-        // The same as for an entry whose lookup fails for another reason.
-        let attrs = Attrs { rdattr_error: Some(Err(Error::Access)), ..Attrs::default() };
+        // As for an entry that is refused; without errors of entries, none could be listed.
+        let attrs = failed(Error::Access);
         return if *errors { Ok(Some(Entry { cookie, name, attrs })) } else { Err(Error::Access) };
     }
     if found.attr.is_none() && beyond.is_empty() {
@@ -134,7 +134,6 @@ async fn entry(
         let attrs = Attrs { rdattr_error, fileid, mounted_on_fileid, ..Attrs::default() };
         return Ok(Some(Entry { cookie, name, attrs }));
     }
-    let failed = |error| Attrs { rdattr_error: Some(Err(error)), ..Attrs::default() };
     let attr = match looked_up(dir, found).await {
         Ok(attr) => attr,
         Err(Error::Stale | Error::NoEnt) => return Ok(None),
@@ -206,8 +205,13 @@ async fn mounted(cx: &Context, root: Node, asked: Bitmap) -> Option<Attrs> {
     match attributes(cx, &target, asked).await {
         Ok(attrs) => Some(attrs),
         // A broken export must not hide the others (RFC 8881 section 5.8.1.12).
-        Err(error) => Some(Attrs { rdattr_error: Some(Err(error)), ..Attrs::default() }),
+        Err(error) => Some(failed(error)),
     }
+}
+
+/// Those of an entry whose attributes cannot be told.
+fn failed(error: Error) -> Attrs {
+    Attrs { rdattr_error: Some(Err(error)), ..Attrs::default() }
 }
 
 struct Page {

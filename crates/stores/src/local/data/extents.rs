@@ -53,8 +53,8 @@ impl Known {
     }
 }
 
-/// Asks the file system for the extent around `offset`, which is below the size in `stat`. Returns also whether the
-/// file was then as in `stat`.
+/// Asks the file system for the extent around `offset`, which is below the size in `stat`. Returns also whether no
+/// change since `stat` was seen; only a hole at the end is checked for that.
 ///
 /// There is no hole where another program has cut off the file since: a read of that as data finds the file's end.
 pub(in crate::local) fn extent_at(
